@@ -1,0 +1,1 @@
+"""Draft-head engines. `base.DraftEngine` is the contract; every other module drives one engine."""

@@ -1,0 +1,1 @@
+"""Target engines. `base.TargetEngine` is the contract; every other module drives one engine."""

@@ -1,0 +1,1 @@
+"""Turns checkpoints into what a server runs: import, graphs, engines, head training."""

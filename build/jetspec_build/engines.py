@@ -1,0 +1,36 @@
+"""From a target and a draft head to a directory that the CPU engine serves."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from jetspec_triton.checkpoint import DraftConfig, TargetConfig, load_tensors
+from jetspec_triton.drafts.openvino import WIDTH
+
+from .graphs.draft_head import write_draft_head
+from .graphs.llama import write_target
+
+
+def build_openvino(target: Path, head: Path, out: Path, *, int8: bool = True) -> None:
+    """Write `out/`: both graphs, both configurations, the tokenizer and the chat template.
+
+    int8: store weights as int8 with one scale per output row (activations stay float32). Raises `ConfigError` when
+    the head was not made for the target.
+    """
+    config, draft_config = TargetConfig.load(target), DraftConfig.load(head)
+    draft_config.check_target(config)
+    (out / "draft").mkdir(parents=True, exist_ok=True)
+    tensors = {name.removeprefix("model."): array for name, array in load_tensors(target).items()}
+    write_target(config, tensors, draft_config.target_layer_ids, out / "target.onnx", int8=int8)
+    embedding = tensors["embed_tokens.weight"]
+    lm_head = tensors.get("lm_head.weight", embedding)
+    write_draft_head(draft_config, load_tensors(head), embedding, lm_head, WIDTH, out / "draft.onnx", int8=int8)
+    for name in ("tokenizer.json", "chat_template.jinja"):
+        if (target / name).is_file():
+            shutil.copyfile(target / name, out / name)
+    shutil.copyfile(head / "config.json", out / "draft" / "config.json")
+    shutil.copyfile(target / "config.json", out / "config.json")
+    manifest = {"engine": "openvino", "int8_weights": int8, "target": target.name, "head": head.name}
+    (out / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")  # last: marks a complete build
