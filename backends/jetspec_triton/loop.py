@@ -1,0 +1,144 @@
+"""The decoding loop: admit, build trees, step, text, stream, retire. One thread runs it; others only submit."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from tokenizers import Tokenizer
+
+from .budget import CostCurve
+from .calibration import Calibration
+from .errors import JetSpecError, StepFailed
+from .metrics import Metrics
+from .request import Delta, Request
+from .scheduler import Round, Scheduler
+from .sequence import Sequence
+from .step import Step
+
+
+class DecodingLoop:
+    """Serves requests on a `Step`.
+
+    cost: seconds by rows, see `warmup.measure_cost`. max_draft: most drafted nodes in a round, over all sequences.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        tokenizer: Tokenizer,
+        vocab_size: int,
+        *,
+        max_queue: int = 64,
+        prefill_rows: int = 32,
+        max_draft: int | None = None,
+        cost: CostCurve | None = None,
+        metrics: Metrics | None = None,
+    ):
+        self.step, self._tokenizer, self._vocab_size = step, tokenizer, vocab_size
+        self.scheduler = Scheduler(step.limits, max_queue, prefill_rows)
+        self.calibration = Calibration(step.limits.draft_depth)
+        self.max_draft = step.limits.rows_per_step if max_draft is None else max_draft
+        self.cost = cost or CostCurve.flat(step.limits.rows_per_step)
+        self._metrics = metrics or Metrics()
+        self._wake = threading.Condition()
+        self._stopping = False
+
+    def submit(self, request: Request) -> None:
+        """Queue a request; thread-safe. Raises `InvalidRequest` or `QueueFull`; afterwards its sink gets everything."""
+        request.check(self.step.limits, self._vocab_size)
+        sequence = Sequence(request, self._tokenizer, self.step.limits.draft_depth)
+        with self._wake:
+            self.scheduler.enqueue(sequence)
+            self._wake.notify()
+
+    def stop(self) -> None:
+        """Let `run` return once everything submitted has ended; thread-safe."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+
+    def run(self) -> None:
+        """Run rounds until `stop`. Never raises for a failed step: its requests get the error."""
+        while True:
+            with self._wake:
+                while not (self.scheduler.waiting or self.scheduler.running or self._stopping):
+                    self._wake.wait()
+                if self._stopping and not (self.scheduler.waiting or self.scheduler.running):
+                    return
+            self.round()
+
+    def round(self) -> None:
+        """One round over whatever runs; does nothing when idle."""
+        with self._wake:
+            self._drop_cancelled()
+            self.scheduler.admit()
+            waiting = len(self.scheduler.waiting)
+        running = len(self.scheduler.running)
+        self._metrics.set_load(running, waiting)
+        if not running:
+            self.scheduler.check_integrity()
+            return
+        started = time.perf_counter()
+        planned = self.scheduler.plan_round(self.cost, self.calibration, self.max_draft)
+        stepped = time.perf_counter()
+        try:
+            result = self.step.run(planned.batch)
+        except Exception as error:
+            self._fail(planned, error)
+            return
+        step_seconds = time.perf_counter() - stepped
+        self._deliver(planned, result)
+        host = time.perf_counter() - started - step_seconds
+        self._metrics.observe_round(len(planned.batch.tokens), sum(planned.drafted), step_seconds, host)
+        if not self.scheduler.running:
+            self._metrics.set_load(0, len(self.scheduler.waiting))
+
+    def _deliver(self, planned: Round, result) -> None:
+        emitted, log_probs = result.emitted.tolist(), result.log_probs.tolist()
+        for b, sequence in enumerate(planned.sequences):
+            start, stop = int(result.emitted_splits[b]), int(result.emitted_splits[b + 1])
+            tokens = emitted[start:stop]
+            accepted = max(len(tokens) - 1, 0)
+            sequence.committed += int(planned.batch.n_forced[b]) + accepted
+            if not tokens:
+                continue
+            delta = sequence.take_emitted(tokens, log_probs[start:stop], planned.drafted[b], self.calibration)
+            self._metrics.observe_emitted(sequence, len(delta.ids), planned.drafted[b], accepted)
+            if delta.finish is None:
+                sequence.take_head(result.draft_ids[b], result.draft_log_probs[b])
+            else:
+                self._retire(sequence, delta.finish.reason)
+            sequence.request.sink(delta)
+
+    def _drop_cancelled(self) -> None:
+        for sequence in [s for s in self.scheduler.running if s.request.cancelled()]:
+            self._retire(sequence, "cancelled")
+            sequence.request.sink(Delta("", [], [], sequence.finish("cancelled")))
+        for sequence in [s for s in self.scheduler.waiting if s.request.cancelled()]:
+            self.scheduler.waiting.remove(sequence)
+            sequence.request.sink(Delta("", [], [], sequence.finish("cancelled")))
+
+    def _fail(self, planned: Round, error: Exception) -> None:
+        if not isinstance(error, JetSpecError):
+            error = StepFailed(f"the engine failed in this round: {error}; the request can be sent again")
+        for sequence in planned.sequences:
+            self._retire(sequence, "error")
+            sequence.request.sink(Delta("", [], [], error=error))
+
+    def _retire(self, sequence: Sequence, reason: str) -> None:
+        self.scheduler.retire(sequence)
+        self._metrics.observe_finished(sequence, reason)
+
+
+def collect(loop: DecodingLoop, requests: list[Callable[[Callable[[Delta], None]], Request]]) -> list[list[Delta]]:
+    """Run requests to their end on an idle loop in this thread. Each maker gets its sink. Returns the deltas of each."""
+    streams: list[list[Delta]] = []
+    for make in requests:
+        deltas: list[Delta] = []
+        streams.append(deltas)
+        loop.submit(make(deltas.append))
+    while loop.scheduler.waiting or loop.scheduler.running:
+        loop.round()
+    return streams

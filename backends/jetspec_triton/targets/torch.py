@@ -1,0 +1,40 @@
+"""The target in plain PyTorch: slow and obvious, the oracle that the other engines are tested against."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from ..modules.llama import KVCache, Llama
+from ..tree import ancestor_mask
+from .base import Rows, TargetEngine, TargetLimits
+
+
+class TorchTarget(TargetEngine):
+    def __init__(self, model: Llama, limits: TargetLimits):
+        super().__init__(model.config, limits)
+        self._model = model
+        self._cache = KVCache.empty(model.config, limits.slots, limits.context + limits.rows_per_step)
+
+    @torch.inference_mode()
+    def forward(self, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+        hidden, features = [], []
+        for b, slot in enumerate(rows.slots):
+            span = slice(rows.splits[b], rows.splits[b + 1])
+            length, parents, depths = int(rows.lengths[b]), rows.parents[span], rows.depths[span]
+            count = len(parents)
+            own = torch.from_numpy(ancestor_mask(parents, depths))
+            mask = torch.cat((torch.ones(count, length, dtype=torch.bool), own), dim=1)[None]
+            cache = KVCache(self._cache.k[:, slot : slot + 1], self._cache.v[:, slot : slot + 1])
+            ids = torch.from_numpy(rows.tokens[span].astype(np.int64))[None]
+            positions = length + torch.from_numpy(depths.astype(np.int64))[None]
+            out = self._model(ids, positions, mask, cache, length + torch.arange(count)[None])
+            hidden.append(out.hidden[0])
+            features.append(out.features[0])
+        wanted = torch.cat(hidden)[torch.from_numpy(rows.logit_nodes.astype(np.int64))]
+        return self._model.logits(wanted).numpy(), torch.cat(features).numpy()
+
+    def commit(self, slot: int, length: int, kept: np.ndarray) -> None:
+        source = length + torch.from_numpy(kept)
+        for cache in self._cache:
+            cache[:, slot, :, length : length + len(kept)] = cache[:, slot][:, :, source]

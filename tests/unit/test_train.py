@@ -1,0 +1,180 @@
+"""Head training: resuming, blocks side by side, the loss, played rounds, and prompts kept apart."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from jetspec_build.train import blocks as B
+from jetspec_build.train.capture import capture_shard
+from jetspec_build.train.corpus import Corpus
+from jetspec_build.train.greedy import greedy_texts
+from jetspec_build.train.initialise import choose_draft_vocab, new_head
+from jetspec_build.train.loss import Candidates, soft_cross_entropy
+from jetspec_build.train.openers import OPENERS
+from jetspec_build.train.prompt_sets import SETS, load_prompts, spread
+from jetspec_build.train.rounds import accepted_in_chain, accepted_in_tree, play, propose
+from jetspec_build.train.train import TrainConfig, Trainer, train
+
+from jetspec_triton.checkpoint import DraftConfig, TargetConfig
+from jetspec_triton.modules.llama import Llama, causal_mask
+
+TARGET = TargetConfig("llama", 32, 48, 3, 4, 2, 8, 64, 1e-5, 1e4, True, 256, (0,))
+DRAFT = DraftConfig(32, 48, 1, 4, 2, 8, 64, 1e-5, 1e4, 5, (0, 2), 3, 1, 40)
+
+
+@pytest.fixture(scope="module")
+def target():
+    torch.manual_seed(0)
+    return Llama(TARGET, DRAFT.target_layer_ids).eval().requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def corpus(target, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(12, 30, 14).astype(np.int32)
+    tokens = rng.integers(0, 64, lengths.sum()).astype(np.uint16)
+    np.savez(folder / "shard-0000.npz", tokens=tokens, lengths=lengths, answer_starts=lengths // 2)
+    capture_shard(target, folder / "shard-0000.npz", folder / "captured" / "shard-0000", batch_tokens=64)
+    return Corpus(folder / "captured")
+
+
+def fresh_head(target, corpus):
+    return new_head(DRAFT, target, choose_draft_vocab(corpus, 64, 40), "target", seed=3)
+
+
+def fresh_trainer(target, corpus, steps=6, **flags):
+    config = TrainConfig(steps=steps, sequences=3, anchors=6, short_rows=3, candidates=24, first_anchor=2, **flags)
+    return Trainer(fresh_head(target, corpus), target.embed_tokens.weight.detach(), corpus, config)
+
+
+def test_capture_is_the_targets_own_forward(target, corpus):
+    sample = corpus[3]
+    ids = torch.from_numpy(sample.tokens.astype(np.int64))[None]
+    output = target(ids, torch.arange(ids.shape[1])[None], causal_mask(ids.shape[1]))
+    np.testing.assert_allclose(sample.features, output.features[0], atol=2e-3)
+    probs = target.logits(output.hidden[0]).softmax(-1)
+    np.testing.assert_allclose(sample.top_probs, probs.topk(32).values, atol=1e-3)
+
+
+def test_resumed_training_ends_with_the_same_weights(target, corpus, tmp_path):
+    unbroken = fresh_trainer(target, corpus)
+    train(unbroken, tmp_path / "unbroken")
+    broken = fresh_trainer(target, corpus)
+    for _ in range(3):
+        broken.train_step()
+    broken.save(tmp_path / "broken")
+    resumed = fresh_trainer(target, corpus)
+    resumed.load(tmp_path / "broken")
+    train(resumed, tmp_path / "broken")
+    assert resumed.step == unbroken.step == 6
+    for name, tensor in unbroken.head.state_dict().items():
+        assert torch.equal(tensor, resumed.head.state_dict()[name]), name
+
+
+def test_training_lowers_the_loss(target, corpus):
+    trainer = fresh_trainer(target, corpus, steps=40, short_share=0.0)
+    while trainer.progress < 1:
+        trainer.train_step()
+    losses = [entry["loss"] for entry in trainer.log]
+    assert np.mean(losses[-5:]) < np.mean(losses[:5])
+
+
+def test_blocks_side_by_side_equal_blocks_alone(target, corpus):
+    head, embedding = fresh_head(target, corpus), target.embed_tokens.weight
+    sample = corpus[0]
+    anchors = np.array([2, 3, 7, len(sample.tokens) - 2])
+    rows = DRAFT.block_size
+    together = B.forward_blocks(
+        head, embedding, B.make_blocks([sample.tokens], [sample.features], [anchors], rows, DRAFT.mask_token_id)
+    )
+    for i, anchor in enumerate(anchors):
+        fused = head.fuse(torch.from_numpy(sample.features[:anchor].astype(np.float32)))[None]
+        ids = torch.full((1, rows), DRAFT.mask_token_id)
+        ids[0, 0] = int(sample.tokens[anchor])
+        mask = torch.cat((torch.ones(1, rows, anchor, dtype=torch.bool), causal_mask(rows)), dim=2)
+        positions = torch.arange(anchor, anchor + rows)[None]
+        alone = head(fused, torch.arange(anchor)[None], embedding[ids], positions, mask)
+        torch.testing.assert_close(together[0, i], alone[0], atol=1e-5, rtol=1e-5)
+
+
+def test_padding_changes_nothing(target, corpus):
+    head, embedding = fresh_head(target, corpus), target.embed_tokens.weight
+    samples = [corpus[0], corpus[1]]
+    anchors = [np.array([3, 5]), np.array([2, 4, 8])]
+    both = B.make_blocks([s.tokens for s in samples], [s.features for s in samples], anchors, 4, 1)
+    together = B.forward_blocks(head, embedding, both)
+    for i, (sample, at) in enumerate(zip(samples, anchors)):
+        alone = B.forward_blocks(head, embedding, B.make_blocks([sample.tokens], [sample.features], [at], 4, 1))
+        torch.testing.assert_close(together[i, : len(at)], alone[0], atol=1e-5, rtol=1e-5)
+
+
+def test_loss_equals_the_plain_soft_cross_entropy():
+    generator = torch.Generator().manual_seed(0)
+    hidden, lm_head = torch.randn(5, 8, generator=generator), torch.randn(30, 8, generator=generator)
+    labels = torch.tensor([[0, 3, -1], [29, 2, 1], [-1, -1, -1], [4, 5, 6], [7, 8, 9]])
+    probs = torch.rand(5, 3, generator=generator)
+    log_probs = (hidden @ lm_head.T).log_softmax(-1)
+    expected = [-sum(p * log_probs[r, i] for i, p in zip(labels[r], probs[r]) if i >= 0) for r in range(5)]
+    everything = Candidates(np.random.default_rng(0), labels, 30, 0)
+    torch.testing.assert_close(soft_cross_entropy(hidden, lm_head, labels, probs, everything), torch.tensor(expected))
+
+
+def test_sampled_candidates_estimate_the_whole_sum():
+    generator = torch.Generator().manual_seed(0)
+    hidden, lm_head = torch.randn(4, 8, generator=generator), 0.3 * torch.randn(400, 8, generator=generator)
+    labels = torch.arange(12).view(4, 3)
+    rng, sums = np.random.default_rng(0), []
+    for _ in range(300):
+        some = Candidates(rng, labels, 400, 100)
+        assert len(some.rows) == 100 and (some.slots[labels] >= 0).all()
+        sums.append((hidden @ lm_head[some.rows].T + some.offset).exp().sum(-1))
+    exact = (hidden @ lm_head.T).exp().sum(-1)
+    torch.testing.assert_close(torch.stack(sums).mean(0), exact, rtol=0.02, atol=0)
+
+
+def test_tree_walk_counts_the_true_path():
+    ids = np.array([[5, 6], [7, 8], [9, 1]])
+    log_probs = np.log(np.array([[0.6, 0.3], [0.5, 0.4], [0.9, 0.05]]))
+    assert accepted_in_chain(ids, [5, 7, 9]) == 3
+    assert accepted_in_chain(ids, [5, 8, 9]) == 1
+    assert accepted_in_tree(ids, log_probs, [5, 7, 9], 2) == 1
+    assert accepted_in_tree(ids, log_probs, [6, 8, 9], 64) == 3
+    assert accepted_in_tree(ids, log_probs, [4, 7], 64) == 0
+    counts = [accepted_in_tree(ids, log_probs, [6, 8, 1], nodes) for nodes in range(1, 16)]
+    assert counts == sorted(counts) and counts[-1] == 3
+
+
+def test_rounds_emit_the_whole_text(target, corpus):
+    head, embedding = fresh_head(target, corpus), target.embed_tokens.weight
+    prompts = [[3, 9, 4], [8, 8, 2, 1, 5], [7, 6]]
+    texts = greedy_texts(target, prompts, new_tokens=14, end=0)
+    for text, prompt in zip(texts, prompts):
+        alone = greedy_texts(target, [prompt], new_tokens=14, end=0)[0]
+        np.testing.assert_array_equal(text.tokens, alone.tokens)
+        np.testing.assert_allclose(text.features, alone.features, atol=2e-3)
+        answer = len(text.tokens) - len(prompt)
+        proposals = propose(head, embedding, text, len(prompt) + np.arange(answer - 1))
+        for nodes in (0, 1, 8):
+            tokens, rounds = play(text, proposals, nodes, counted=100)
+            assert tokens == answer - 1 and rounds <= tokens
+        assert play(text, proposals, 1, counted=100) == (answer - 1, answer - 1)
+
+
+def test_training_starts_from_no_held_out_prompt():
+    for name in SETS:
+        try:
+            prompts = load_prompts(name, cache=_wheels())
+        except Exception as error:
+            pytest.skip(f"no package index here: {error}")
+        assert len(set(prompts)) > 50
+        assert len(spread(prompts, 15)) == 15
+        for opener in filter(None, OPENERS):
+            assert not any(prompt.strip() and prompt.strip() in opener for prompt in prompts)
+
+
+def _wheels():
+    from pathlib import Path
+
+    return Path(__file__).resolve().parents[2] / ".cache" / "train" / "heldout"
