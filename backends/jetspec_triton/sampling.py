@@ -69,9 +69,3 @@ def sample(logits: np.ndarray, position: int, params: Sampling) -> int:
     else:
         ids, scaled = candidates(logits, params)
     return int(ids[(scaled + gumbel(params.seed, position, ids)).argmax()])
-
-
-def log_probability(logits: np.ndarray, token: int) -> float:
-    """The target's own log-probability of `token`, before temperature and filters."""
-    top = logits.max()
-    return float(logits[token] - top - np.log(np.exp(logits - top, dtype=np.float64).sum()))

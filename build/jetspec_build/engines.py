@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 from jetspec_triton.checkpoint import DraftConfig, TargetConfig, load_tensors
+from jetspec_triton.config import MANIFEST, Manifest
+from jetspec_triton.errors import ConfigError
 from jetspec_triton.drafts.openvino import WIDTH
 
 from .graphs.draft_head import write_draft_head
 from .graphs.llama import write_target
 
 
-def build_openvino(target: Path, head: Path, out: Path, *, int8: bool = True) -> None:
+def build_openvino(
+    target: Path, head: Path, out: Path, *, int8: bool = True, slots: int = 8, context: int = 2048, rows_per_step: int = 64
+) -> None:
     """Write `out/`: both graphs, both configurations, the tokenizer and the chat template.
 
-    int8: store weights as int8 with one scale per output row (activations stay float32). Raises `ConfigError` when
-    the head was not made for the target.
+    int8: store weights as int8 with one scale per output row (activations stay float32). The limits are those of
+    `Manifest`. Raises `ConfigError` when the head was not made for the target or a limit is out of range.
     """
+    manifest = Manifest("openvino", target.name, head.name, int8, slots, context, rows_per_step)
     config, draft_config = TargetConfig.load(target), DraftConfig.load(head)
     draft_config.check_target(config)
+    if context > config.max_position_embeddings:
+        raise ConfigError(f"context is {context}, the target knows {config.max_position_embeddings} positions; lower it")
     (out / "draft").mkdir(parents=True, exist_ok=True)
+    (out / MANIFEST).unlink(missing_ok=True)
     tensors = {name.removeprefix("model."): array for name, array in load_tensors(target).items()}
     write_target(config, tensors, draft_config.target_layer_ids, out / "target.onnx", int8=int8)
     embedding = tensors["embed_tokens.weight"]
@@ -32,5 +39,4 @@ def build_openvino(target: Path, head: Path, out: Path, *, int8: bool = True) ->
             shutil.copyfile(target / name, out / name)
     shutil.copyfile(head / "config.json", out / "draft" / "config.json")
     shutil.copyfile(target / "config.json", out / "config.json")
-    manifest = {"engine": "openvino", "int8_weights": int8, "target": target.name, "head": head.name}
-    (out / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")  # last: marks a complete build
+    manifest.save(out)  # last: marks a complete build

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -14,7 +17,9 @@ from jetspec_build.train.loss import Candidates, soft_cross_entropy
 from jetspec_build.train.openers import OPENERS
 from jetspec_build.train.prompt_sets import SETS, load_prompts, spread
 from jetspec_build.train.rounds import accepted_in_chain, accepted_in_tree, play, propose
+from jetspec_build.train.self_generate import SYSTEM, generate
 from jetspec_build.train.train import TrainConfig, Trainer, train
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from jetspec_triton.checkpoint import DraftConfig, TargetConfig
 from jetspec_triton.modules.llama import Llama, causal_mask
@@ -56,6 +61,24 @@ def test_capture_is_the_targets_own_forward(target, corpus):
     np.testing.assert_allclose(sample.features, output.features[0], atol=2e-3)
     probs = target.logits(output.hidden[0]).softmax(-1)
     np.testing.assert_allclose(sample.top_probs, probs.topk(32).values, atol=1e-3)
+
+
+def test_features_kept_while_generating_are_those_of_a_second_pass(tmp_path):
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+    torch.manual_seed(1)
+    model = Llama(replace(TARGET, vocab_size=258, max_position_embeddings=512), (0, 2)).eval().requires_grad_(False)
+    generate(model, tokenizer, tmp_path, tmp_path / "first", tokens=1200, size=3, seed=0)
+    capture_shard(model, tmp_path / "shard-0000.npz", tmp_path / "second" / "shard-0000")
+    first, second = Corpus(tmp_path / "first"), Corpus(tmp_path / "second")
+    assert len(first) == len(second) > 2
+    written = len(tokenizer.encode(SYSTEM, add_special_tokens=False).ids)
+    for kept, again in zip(first, second):
+        np.testing.assert_array_equal(kept.tokens, again.tokens)
+        np.testing.assert_allclose(kept.features[:-1], again.features[:-1], atol=2e-3)
+        np.testing.assert_allclose(kept.top_probs[written:-1], again.top_probs[written:-1], atol=1e-3)
 
 
 def test_resumed_training_ends_with_the_same_weights(target, corpus, tmp_path):
@@ -175,6 +198,4 @@ def test_training_starts_from_no_held_out_prompt():
 
 
 def _wheels():
-    from pathlib import Path
-
     return Path(__file__).resolve().parents[2] / ".cache" / "train" / "heldout"

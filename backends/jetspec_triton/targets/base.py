@@ -10,7 +10,7 @@ import numpy as np
 from ..accept import walk
 from ..checkpoint import TargetConfig
 from ..errors import StepFailed
-from ..sampling import Sampling, log_probability, sample
+from ..sampling import Sampling, sample
 from ..tree import depths_of
 
 if TYPE_CHECKING:
@@ -43,6 +43,12 @@ class Rows(NamedTuple):
     logit_nodes: np.ndarray  # (M), flat indices of the nodes whose logits are wanted
 
 
+class Forward(NamedTuple):
+    logits: np.ndarray  # (M, V) float32
+    log_norm: np.ndarray  # (M) float32, log of the sum of exp(logits)
+    features: np.ndarray  # (R, n_layers * H) float32
+
+
 class TargetEngine(ABC):
     """Subclasses hold the K/V of `limits.slots` sequences and implement `forward` and `commit`."""
 
@@ -54,8 +60,8 @@ class TargetEngine(ABC):
         self._committed = np.zeros(limits.slots, np.int64)
 
     @abstractmethod
-    def forward(self, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-        """(logits `(M, V)`, features `(R, n_layers * H)`); K/V of all nodes is held until `commit`."""
+    def forward(self, rows: Rows) -> Forward:
+        """One forward over all nodes; the K/V of all of them is held until `commit`."""
 
     @abstractmethod
     def commit(self, slot: int, length: int, kept: np.ndarray) -> None:
@@ -65,7 +71,7 @@ class TargetEngine(ABC):
         """Run one step. Raises `StepFailed` when the batch does not fit what the slots hold or the limits."""
         self._check(batch)
         rows, logit_starts = _rows(batch)
-        logits, features = self.forward(rows)
+        out = self.forward(rows)
         emitted, log_probs, kept_flat, emitted_splits, feature_splits = [], [], [], [0], [0]
         for b in range(len(batch.slots)):
             start, stop = batch.row_splits[b], batch.row_splits[b + 1]
@@ -77,7 +83,7 @@ class TargetEngine(ABC):
                     float(batch.temperature[b]), int(batch.top_k[b]), float(batch.top_p[b]), int(batch.seeds[b])
                 )
                 depths, offset = rows.depths[start:stop], logit_starts[b] - (forced - 1)
-                draw = _Draw(logits, offset, length + 1 + depths, params, log_probs)
+                draw = _Draw(out, offset, length + 1 + depths, params, log_probs)
                 accepted, tokens = walk(batch.tokens[start:stop], batch.parents[start:stop], forced - 1, draw)
                 emitted += tokens
             kept = np.concatenate((np.arange(forced), np.asarray(accepted, np.int64)))
@@ -90,7 +96,7 @@ class TargetEngine(ABC):
             np.asarray(emitted, np.int32),
             np.asarray(emitted_splits, np.int32),
             np.asarray(log_probs, np.float32),
-            features[np.concatenate(kept_flat)],
+            out.features[np.concatenate(kept_flat)],
             np.asarray(feature_splits, np.int32),
         )
 
@@ -115,13 +121,14 @@ class TargetEngine(ABC):
 class _Draw:
     """The target's token after a node, with its log-probability noted in emission order."""
 
-    def __init__(self, logits, offset: int, positions: np.ndarray, params: Sampling, log_probs: list[float]):
-        self.logits, self.offset, self.positions, self.params, self.log_probs = logits, offset, positions, params, log_probs
+    def __init__(self, out: Forward, offset: int, positions: np.ndarray, params: Sampling, log_probs: list[float]):
+        self.out, self.offset, self.positions, self.params, self.log_probs = out, offset, positions, params, log_probs
 
     def __call__(self, node: int) -> int:
-        row = self.logits[self.offset + node]
-        token = sample(row, int(self.positions[node]), self.params)
-        self.log_probs.append(log_probability(row, token))
+        row = self.offset + node
+        logits = self.out.logits[row]
+        token = sample(logits, int(self.positions[node]), self.params)
+        self.log_probs.append(float(logits[token] - self.out.log_norm[row]))
         return token
 
 

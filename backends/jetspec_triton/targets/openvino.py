@@ -8,7 +8,7 @@ import numpy as np
 
 from ..checkpoint import TargetConfig
 from ..openvino_runtime import BLOCK, PagedBatch, PagedModel
-from .base import Rows, TargetEngine, TargetLimits
+from .base import Forward, Rows, TargetEngine, TargetLimits
 
 STATIC_ROWS = (1, 2, 4)  # row counts with a graph of their own: up to here a row costs next to nothing
 
@@ -27,7 +27,7 @@ class OpenVINOTarget(TargetEngine):
         static = {n: {"input_ids": [n], "positions": [n], "logit_rows": [n]} for n in STATIC_ROWS}
         self._model = PagedModel(Path(directory) / "target.onnx", self._caches, threads, static)
 
-    def forward(self, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    def forward(self, rows: Rows) -> Forward:
         batch = PagedBatch()
         for b, slot in enumerate(rows.slots):
             start, stop = rows.splits[b], rows.splits[b + 1]
@@ -49,7 +49,7 @@ class OpenVINOTarget(TargetEngine):
             },
             bucket,
         )
-        return out["logits"], out["features"]
+        return Forward(out["logits"], out["log_norm"], out["features"])
 
     def commit(self, slot: int, length: int, kept: np.ndarray) -> None:
         target = np.arange(len(kept))

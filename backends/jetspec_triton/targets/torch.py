@@ -7,7 +7,7 @@ import torch
 
 from ..modules.llama import KVCache, Llama
 from ..tree import ancestor_mask
-from .base import Rows, TargetEngine, TargetLimits
+from .base import Forward, Rows, TargetEngine, TargetLimits
 
 
 class TorchTarget(TargetEngine):
@@ -17,7 +17,7 @@ class TorchTarget(TargetEngine):
         self._cache = KVCache.empty(model.config, limits.slots, limits.context + limits.rows_per_step)
 
     @torch.inference_mode()
-    def forward(self, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    def forward(self, rows: Rows) -> Forward:
         hidden, features = [], []
         for b, slot in enumerate(rows.slots):
             span = slice(rows.splits[b], rows.splits[b + 1])
@@ -32,7 +32,8 @@ class TorchTarget(TargetEngine):
             hidden.append(out.hidden[0])
             features.append(out.features[0])
         wanted = torch.cat(hidden)[torch.from_numpy(rows.logit_nodes.astype(np.int64))]
-        return self._model.logits(wanted).numpy(), torch.cat(features).numpy()
+        logits = self._model.logits(wanted)
+        return Forward(logits.numpy(), logits.logsumexp(-1).numpy(), torch.cat(features).numpy())
 
     def commit(self, slot: int, length: int, kept: np.ndarray) -> None:
         source = length + torch.from_numpy(kept)

@@ -14,7 +14,7 @@ from .writer import GraphWriter
 
 
 def write_target(config: TargetConfig, tensors: dict[str, np.ndarray], capture: tuple[int, ...], path: Path, *, int8: bool) -> None:
-    """Write the graph `input_ids (R), positions (R), logit_rows (M), caches -> logits (M, V), features (R, n * H)`.
+    """Write the graph `input_ids (R), positions (R), logit_rows (M), caches -> logits (M, V), log_norm (M), features (R, n * H)`.
 
     `logit_rows` picks the rows whose logits are wanted, so prompt rows pay for no LM head. `tensors` are named as in
     the Hugging Face checkpoint without the `model.` prefix.
@@ -37,6 +37,7 @@ def write_target(config: TargetConfig, tensors: dict[str, np.ndarray], capture: 
     head = "embed_tokens" if config.tie_word_embeddings else "lm_head"
     logits = g.linear(x, tensors[f"{head}.weight"], head)
     g.output(logits, "logits", TensorProto.FLOAT, ["M", config.vocab_size])
+    g.output(g.op("ReduceLogSumExp", logits, g.constant(np.array([-1], np.int64)), keepdims=0), "log_norm", TensorProto.FLOAT, ["M"])
     g.save(path)
 
 

@@ -1,0 +1,49 @@
+"""Text to prompt ids. In a chat, user content is plain text: what looks like a control token in it is not one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import Tokenizer
+
+from .errors import InvalidRequest
+
+_CONTENT = "\ue000content\ue000"  # private-use characters: no template holds them
+
+
+class PromptEncoder:
+    """directory: holds `tokenizer.json` and, for chats, `chat_template.jinja`."""
+
+    def __init__(self, directory: Path):
+        self.tokenizer = Tokenizer.from_file(str(Path(directory) / "tokenizer.json"))
+        self._plain = Tokenizer.from_file(str(Path(directory) / "tokenizer.json"))
+        self._plain.encode_special_tokens = True
+        template = Path(directory) / "chat_template.jinja"
+        self._chat_ends = _chat_ends(template.read_text()) if template.is_file() else None
+
+    def encode(self, text: str, chat: bool) -> list[int]:
+        """Prompt ids of raw text (control tokens are recognised) or of one user turn in the model's chat template."""
+        if not chat:
+            return self.tokenizer.encode(text).ids
+        if self._chat_ends is None:
+            raise InvalidRequest("chat is true, but this model has no chat template; send the whole prompt as text_input")
+        before, after = (self.tokenizer.encode(end, add_special_tokens=False).ids for end in self._chat_ends)
+        return before + self._plain.encode(text, add_special_tokens=False).ids + after
+
+
+def _chat_ends(template: str) -> tuple[str, str]:
+    """What the template writes before and after the content of a single user message."""
+
+    def raise_exception(message: str):
+        raise jinja2.TemplateError(message)
+
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment.globals["raise_exception"] = raise_exception
+    messages = [{"role": "user", "content": _CONTENT}]
+    rendered = environment.from_string(template).render(
+        messages=messages, add_generation_prompt=True, bos_token="", eos_token=""
+    )
+    before, after = rendered.split(_CONTENT)
+    return before, after

@@ -1,0 +1,31 @@
+"""Open the engines of a built directory by its manifest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .config import Manifest
+from .drafts.base import DraftEngine
+from .step import LocalStep
+from .targets.base import TargetEngine, TargetLimits
+
+
+def open_target(directory: Path, threads: int = 0) -> TargetEngine:
+    """threads: 0 is one per core. Raises `ConfigError` when the directory is incomplete."""
+    from .targets.openvino import OpenVINOTarget
+
+    manifest = Manifest.load(directory)
+    limits = TargetLimits(manifest.slots, manifest.context, manifest.rows_per_step)
+    return OpenVINOTarget(Path(directory), limits, threads)
+
+
+def open_draft(directory: Path, threads: int = 0) -> DraftEngine:
+    from .drafts.openvino import OpenVINODraft
+
+    manifest = Manifest.load(directory)
+    return OpenVINODraft(Path(directory), manifest.slots, manifest.context, threads)
+
+
+def open_step(directory: Path, threads: int = 0) -> LocalStep:
+    """Both engines in this process."""
+    return LocalStep(open_target(directory, threads), open_draft(directory, threads))

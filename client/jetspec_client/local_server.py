@@ -1,0 +1,199 @@
+"""Start the packaged Triton server on this machine: the demo, `jetspec serve` and the tests use it.
+
+On production machines the same `model_repository/` and `backends/` run under NVIDIA's Triton container instead.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+MODELS = ("target", "draft", "jetspec_step", "jetspec", "ensemble")
+GRACE_S = 30
+
+
+class ServerError(RuntimeError):
+    """The server did not start; the message holds the end of its log."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class LocalServer:
+    """A `tritonserver` process in a session of its own. Use as a context manager, or call `stop`.
+
+    repository, backends: the project's folders. Ports of 0 take free ones. `log`: a file, None for a temporary one.
+    """
+
+    def __init__(
+        self,
+        repository: Path,
+        backends: Path,
+        *,
+        http_port: int = 0,
+        grpc_port: int = 0,
+        metrics_port: int = 0,
+        log: Path | None = None,
+    ):
+        self.http_port, self.grpc_port = http_port or free_port(), grpc_port or free_port()
+        self.metrics_port = metrics_port or free_port()
+        self._home = Path(tempfile.mkdtemp(prefix="jetspec-server-"))
+        self.log = log or self._home / "server.log"
+        self._shm_prefix = f"jetspec-{secrets.token_hex(4)}-"
+        package = _triton_package()
+        triton = package / "tritonserver"
+        _lay_out_backends(triton, backends, self._home / "backends")
+        command = [
+            str(triton / "bin" / "tritonserver"),
+            f"--model-repository={Path(repository).resolve()}",
+            f"--backend-directory={self._home / 'backends'}",
+            f"--cache-directory={triton / 'caches'}",
+            "--http-address=127.0.0.1",
+            "--grpc-address=127.0.0.1",
+            f"--http-port={self.http_port}",
+            f"--grpc-port={self.grpc_port}",
+            f"--metrics-port={self.metrics_port}",
+            "--allow-gpu-metrics=false",
+            "--disable-auto-complete-config",
+            "--model-control-mode=explicit",
+            *(f"--load-model={name}" for name in MODELS),
+            f"--exit-timeout-secs={GRACE_S}",
+            f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
+            "--backend-config=python,thread-pool-size=2",
+        ]
+        with open(self.log, "wb") as sink:
+            self._process = subprocess.Popen(
+                command, env=_environment(package), stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def grpc_url(self) -> str:
+        return f"127.0.0.1:{self.grpc_port}"
+
+    def wait_ready(self, timeout_s: float = 180) -> LocalServer:
+        """Wait until every model answers. Raises `ServerError` when the server exits or the time is over."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                raise ServerError(f"tritonserver exited with {self._process.returncode}; {self._log_tail()}")
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/v2/health/ready", timeout=2):
+                    if b"jetspec is ready" in self.log.read_bytes():
+                        return self
+            except (urllib.error.URLError, OSError):
+                pass
+            time.sleep(0.1)
+        raise ServerError(f"the server was not ready within {timeout_s:.0f} s; {self._log_tail()}")
+
+    def resident_bytes(self) -> int:
+        """Proportional set size of the server and its model processes: shared pages count once."""
+        total = 0
+        for pid in self._group():
+            try:
+                rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            except OSError:
+                continue
+            total += sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")) * 1024
+        return total
+
+    def wait(self) -> int:
+        """Wait until the server ends by itself; its exit code."""
+        return self._process.wait()
+
+    def stop(self) -> int:
+        """SIGTERM, wait for running streams, then end the whole group and remove what it left. The exit code."""
+        group = self._group()
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(GRACE_S + 5)
+            except subprocess.TimeoutExpired:
+                pass
+        for pid in {*group, *self._group()}:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        code = self._process.wait()
+        for leftover in Path("/dev/shm").glob(f"{self._shm_prefix}*"):
+            leftover.unlink(missing_ok=True)
+        if self.log.parent != self._home:
+            shutil.rmtree(self._home, ignore_errors=True)
+        else:
+            shutil.rmtree(self._home / "backends", ignore_errors=True)
+        return code
+
+    def __enter__(self) -> LocalServer:
+        return self
+
+    def __exit__(self, *exc) -> None:
+        self.stop()
+
+    def _group(self) -> list[int]:
+        """Processes of the server's session."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal():
+                try:
+                    fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                except OSError:
+                    continue
+                if int(fields[3]) == self._process.pid:
+                    found.append(int(entry.name))
+        return found
+
+    def _log_tail(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines()
+        told = [line for line in lines if line.startswith("E") or "rror" in line] or lines
+        return f"its log {self.log} ends with:\n" + "\n".join(told[-12:])
+
+
+def _triton_package() -> Path:
+    spec = importlib.util.find_spec("pytriton")
+    if spec is None or not spec.submodule_search_locations:
+        raise ServerError("the package nvidia-pytriton is not installed here; run `make setup` and use its .venv")
+    return Path(spec.submodule_search_locations[0])
+
+
+def _environment(package: Path) -> dict[str, str]:
+    """The stub runs the first python3 on PATH and needs Python's own library and the wheel's bundled ones."""
+    libraries = [sysconfig.get_config_var("LIBDIR"), str(package.parent / "nvidia_pytriton.libs")]
+    if inherited := os.environ.get("LD_LIBRARY_PATH"):
+        libraries.append(inherited)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    return {**os.environ, "PATH": path, "LD_LIBRARY_PATH": os.pathsep.join(libraries)}
+
+
+def _lay_out_backends(triton: Path, ours: Path, out: Path) -> None:
+    """Triton's Python backend (its library must be a real file, the stub must stay a link) beside our backends."""
+    python = out / "python"
+    python.mkdir(parents=True)
+    source = triton / "backends" / "python"
+    stub = triton / "python_backend_stubs" / f"{sys.version_info.major}.{sys.version_info.minor}"
+    if not stub.is_dir():
+        raise ServerError(f"no Python backend stub for Python {sys.version.split()[0]}; use Python 3.10 to 3.12")
+    shutil.copy2(source / "libtriton_python.so", python)
+    (python / "triton_python_backend_utils.py").symlink_to(source / "triton_python_backend_utils.py")
+    (python / "triton_python_backend_stub").symlink_to(stub / "triton_python_backend_stub")
+    for backend in sorted(Path(ours).resolve().iterdir()):
+        if (backend / "model.py").is_file():
+            shutil.copytree(backend, out / backend.name, ignore=shutil.ignore_patterns("__pycache__"))
