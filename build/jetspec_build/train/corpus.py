@@ -1,0 +1,64 @@
+"""The captured training corpus on disk: conversations with the target's features and its likeliest next tokens.
+
+A corpus is a folder of shards, each a folder of memory-mapped arrays over the shard's `N` tokens: `tokens (N)`, `features
+(N, n_layers * H)`, `top_ids (N, K)`, `top_probs (N, K)`, and `lengths`, `answer_starts`, one entry a conversation.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+ARRAYS = ("tokens", "features", "top_ids", "top_probs", "lengths", "answer_starts")
+
+
+class Sample(NamedTuple):
+    """One conversation of `T` tokens. Row `i` of `top_ids`/`top_probs` is the target's distribution of token `i + 1`."""
+
+    tokens: np.ndarray  # (T,)
+    features: np.ndarray  # (T, n_layers * H) float16
+    top_ids: np.ndarray  # (T, K)
+    top_probs: np.ndarray  # (T, K) float16
+    answer_start: int
+
+
+class Corpus:
+    def __init__(self, directory: Path):
+        self.shards = [
+            {name: np.load(shard / f"{name}.npy", mmap_mode="r") for name in ARRAYS}
+            for shard in sorted(Path(directory).glob("shard-????"))
+        ]
+        if not self.shards:
+            raise FileNotFoundError(f"{directory} holds no captured shard; run capture first")
+        self.index = [
+            (number, end - length, end, answer)
+            for number, shard in enumerate(self.shards)
+            for length, end, answer in zip(
+                shard["lengths"].tolist(), np.cumsum(shard["lengths"]).tolist(), shard["answer_starts"].tolist()
+            )
+        ]
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, i: int) -> Sample:
+        number, start, end, answer_start = self.index[i]
+        shard = self.shards[number]
+        return Sample(*(shard[name][start:end] for name in ARRAYS[:4]), answer_start)
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(shard["tokens"]) for shard in self.shards)
+
+
+def write_shard(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write one shard; its folder appears only once it is complete."""
+    partial = path.with_name(path.name + ".partial")
+    partial.mkdir(parents=True, exist_ok=True)
+    for name in ARRAYS:
+        np.save(partial / f"{name}.npy", arrays[name])
+    os.rename(partial, path)

@@ -1,0 +1,213 @@
+"""Trains a draft head on a captured corpus.
+
+Every random choice of a step follows from the seed and the step's number, so a run that is resumed from its state file
+ends with the same weights as one that was never interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from jetspec_triton.checkpoint import DraftConfig
+from jetspec_triton.modules.draft_head import DraftHead
+from jetspec_triton.modules.llama import Llama
+
+from .blocks import choose_anchors, forward_blocks, make_blocks
+from .capture import LAYERS
+from .corpus import Corpus, Sample
+from .initialise import choose_draft_vocab, new_head
+from .loss import Candidates, depth_weights, sharpen, soft_cross_entropy
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How long and how to train. With `steps` 0 the schedule follows the clock until `minutes` are spent."""
+
+    steps: int = 0
+    minutes: float = 20.0
+    lr: float = 1e-3
+    weight_decay: float = 0.0
+    gamma: float = 4.0
+    temperature: float = 1.0
+    sequences: int = 4
+    anchors: int = 48
+    short_rows: int = 4
+    short_share: float = 0.5
+    candidates: int = 4096
+    label_floor: float = 1e-3
+    first_anchor: int = 24
+    seed: int = 1
+
+
+class Trainer:
+    """The head, its optimizer and the step counter; `save` and `load` keep all three."""
+
+    def __init__(self, head: DraftHead, embedding: Tensor, corpus: Corpus, config: TrainConfig):
+        self.head, self.embedding, self.corpus, self.config = head.train(), embedding, corpus, config
+        self.lm_head = embedding[head.draft_vocab.long()]
+        self.draft_index = torch.full((len(embedding),), -1)
+        self.draft_index[head.draft_vocab.long()] = torch.arange(len(head.draft_vocab))
+        self.optimizer = torch.optim.AdamW(
+            head.parameters(), lr=config.lr, betas=(0.9, 0.95), weight_decay=config.weight_decay, fused=True
+        )
+        self.step, self.seconds = 0, 0.0
+        self.log: list[dict[str, float]] = []
+
+    @property
+    def progress(self) -> float:
+        """Share of the schedule that is done, 0 to 1."""
+        config = self.config
+        return self.step / config.steps if config.steps else min(1.0, self.seconds / (60 * config.minutes))
+
+    def samples(self) -> list[Sample]:
+        """The step's conversations: an epoch is a permutation that depends on the seed and the epoch's number."""
+        count, size = self.config.sequences, len(self.corpus)
+        places = [divmod(self.step * count + i, size) for i in range(count)]
+        orders = {epoch: np.random.default_rng([self.config.seed, 0, epoch]).permutation(size) for epoch, _ in places}
+        return [self.corpus[int(orders[epoch][i])] for epoch, i in places]
+
+    def loss(self, rng: np.random.Generator) -> tuple[Tensor, int]:
+        """The step's loss and its number of anchors."""
+        config, samples = self.config, self.samples()
+        short = rng.random() < config.short_share
+        rows = min(config.short_rows, self.head.config.block_size) if short else self.head.config.block_size
+        anchors = [
+            choose_anchors(rng, len(s.tokens), s.answer_start, config.anchors, config.first_anchor) for s in samples
+        ]
+        blocks = make_blocks(
+            [s.tokens for s in samples], [s.features for s in samples], anchors, rows, self.head.config.mask_token_id
+        )
+        hidden, labels, probs, depths = [], [], [], []
+        states = forward_blocks(self.head, self.embedding, blocks)
+        for i, (sample, at) in enumerate(zip(samples, anchors)):
+            block, depth = np.nonzero(at[:, None] + np.arange(rows) < len(sample.tokens))
+            block, depth = block[depth > 0], depth[depth > 0]
+            source = at[block] + depth - 1
+            hidden.append(states[i, torch.from_numpy(block), torch.from_numpy(depth)])
+            labels.append(torch.from_numpy(sample.top_ids[source].astype(np.int64)))
+            probs.append(torch.from_numpy(sample.top_probs[source].astype(np.float32)))
+            depths.append(torch.from_numpy(depth))
+        mass = sharpen(torch.cat(probs), config.temperature)
+        index = self.draft_index[torch.cat(labels)].masked_fill(mass < config.label_floor, -1)
+        candidates = Candidates(rng, index, len(self.lm_head), config.candidates)
+        rows_loss = soft_cross_entropy(torch.cat(hidden), self.lm_head, index, mass, candidates)
+        weights = depth_weights(torch.cat(depths).float(), config.gamma)
+        return (rows_loss * weights).sum() / weights.sum(), sum(map(len, anchors))
+
+    def train_step(self) -> None:
+        began = time.monotonic()
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.lr * schedule(self.progress)
+        loss, anchors = self.loss(np.random.default_rng([self.config.seed, 1, self.step]))
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.head.parameters(), 1.0)
+        self.optimizer.step()
+        self.step += 1
+        self.seconds += time.monotonic() - began
+        self.log.append({"step": self.step, "seconds": self.seconds, "loss": loss.item(), "anchors": anchors})
+
+    def save(self, path: Path) -> None:
+        state = {"head": self.head.state_dict(), "optimizer": self.optimizer.state_dict(), "log": self.log}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        torch.save({**state, "step": self.step, "seconds": self.seconds}, partial)
+        partial.rename(path)
+
+    def load(self, path: Path) -> None:
+        state = torch.load(path, weights_only=True)
+        self.head.load_state_dict(state["head"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step, self.seconds, self.log = state["step"], state["seconds"], state["log"]
+
+
+def schedule(progress: float, warm_up: float = 0.04, last: float = 0.1) -> float:
+    """Learning rate factor: linear warm-up, then a cosine from 1 to `last`."""
+    if progress < warm_up:
+        return max(progress / warm_up, 0.01)
+    return last + (1 - last) * 0.5 * (1 + math.cos(math.pi * (progress - warm_up) / (1 - warm_up)))
+
+
+def train(trainer: Trainer, state: Path, save_minutes: float = 3.0) -> None:
+    """Run to the end of the schedule, keeping `state` up to date."""
+    bar = tqdm(total=1000, initial=int(1000 * trainer.progress), unit="permille", mininterval=10)
+    saved = trainer.seconds
+    while trainer.progress < 1:
+        trainer.train_step()
+        recent = trainer.log[-50:]
+        bar.set_postfix(
+            step=trainer.step,
+            loss=f"{np.mean([entry['loss'] for entry in recent]):.3f}",
+            anchors_per_s=f"{sum(e['anchors'] for e in recent) / max(1e-9, recent[-1]['seconds'] - recent[0]['seconds']):.0f}",
+            refresh=False,
+        )
+        bar.update(int(1000 * trainer.progress) - bar.n)
+        if trainer.seconds - saved > 60 * save_minutes:
+            trainer.save(state)
+            saved = trainer.seconds
+    trainer.save(state)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--target", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True, help="folder of captured shards")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the head")
+    parser.add_argument("--state", type=Path, help="resumable state (default: <data>/../<name of out>.state)")
+    parser.add_argument("--start-from", type=Path, help="a trained head whose weights to start from")
+    parser.add_argument("--init", choices=("random", "target"), default="target")
+    parser.add_argument("--layers", type=int, nargs="+", default=LAYERS, help="captured target layers")
+    parser.add_argument("--num-layers", type=int, default=1)
+    parser.add_argument("--kv-heads", type=int, default=3)
+    parser.add_argument("--block-size", type=int, default=8)
+    parser.add_argument("--draft-vocab", type=int, default=16_384)
+    parser.add_argument("--mask-token-id", type=int, default=5)
+    for name, value in vars(TrainConfig()).items():
+        parser.add_argument("--" + name.replace("_", "-"), type=type(value), default=value)
+    args = parser.parse_args()
+    config = TrainConfig(**{name: getattr(args, name) for name in vars(TrainConfig())})
+    torch.set_flush_denormal(True)
+    target, corpus = Llama.load(args.target), Corpus(args.data)
+    draft = DraftConfig(
+        hidden_size=target.config.hidden_size,
+        intermediate_size=target.config.intermediate_size,
+        num_layers=args.num_layers,
+        num_heads=target.config.num_heads,
+        num_kv_heads=args.kv_heads,
+        head_dim=target.config.head_dim,
+        vocab_size=target.config.vocab_size,
+        rms_norm_eps=target.config.rms_norm_eps,
+        rope_theta=target.config.rope_theta,
+        block_size=args.block_size,
+        target_layer_ids=tuple(args.layers),
+        num_target_layers=target.config.num_layers,
+        mask_token_id=args.mask_token_id,
+        draft_vocab_size=args.draft_vocab,
+    )
+    vocab = choose_draft_vocab(corpus, draft.vocab_size, args.draft_vocab)
+    head = new_head(draft, target, vocab, args.init, config.seed)
+    if args.start_from:
+        weights = DraftHead.load(args.start_from).state_dict()
+        head.load_state_dict({**weights, "draft_vocab": head.draft_vocab})
+    trainer = Trainer(head, target.embed_tokens.weight.detach(), corpus, config)
+    state = args.state or args.data.parent / f"{args.out.name}.state"
+    if state.exists():
+        trainer.load(state)
+    train(trainer, state)
+    head.save(args.out)
+    report = {"tokens": corpus.tokens, "conversations": len(corpus), "flags": {k: str(v) for k, v in vars(args).items()}}
+    state.with_suffix(".json").write_text(json.dumps({**report, "log": trainer.log}))
+
+
+if __name__ == "__main__":
+    main()
