@@ -6,6 +6,7 @@ On production machines the same `model_repository/` and `backends/` run under NV
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import secrets
 import shutil
@@ -119,10 +120,29 @@ class LocalServer:
         """Wait until the server ends by itself; its exit code."""
         return self._process.wait()
 
+    def drain(self) -> None:
+        """Refuse new requests and wait, up to the grace time, until running streams have ended.
+
+        SIGTERM alone would break them: Triton then refuses the steps that running streams need. Unloading the outer
+        models keeps the step available until the last stream is done.
+        """
+        deadline = time.monotonic() + GRACE_S
+        for name in ("ensemble", "jetspec"):
+            try:
+                self._post(f"/v2/repository/models/{name}/unload")
+            except (urllib.error.URLError, OSError):
+                return  # not serving: nothing to drain
+        while time.monotonic() < deadline and self._process.poll() is None:
+            states = {m["name"]: m.get("reason") for m in json.loads(self._post("/v2/repository/index"))}
+            if states.get("jetspec") == "unloaded":
+                return
+            time.sleep(0.1)
+
     def stop(self) -> int:
-        """SIGTERM, wait for running streams, then end the whole group and remove what it left. The exit code."""
+        """Drain, SIGTERM, then end the whole group and remove what it left. The server's exit code."""
         group = self._group()
         if self._process.poll() is None:
+            self.drain()
             self._process.send_signal(signal.SIGTERM)
             try:
                 self._process.wait(GRACE_S + 5)
@@ -147,6 +167,11 @@ class LocalServer:
 
     def __exit__(self, *exc) -> None:
         self.stop()
+
+    def _post(self, path: str) -> bytes:
+        request = urllib.request.Request(f"http://127.0.0.1:{self.http_port}{path}", b"{}", method="POST")
+        with urllib.request.urlopen(request, timeout=GRACE_S) as answer:
+            return answer.read()
 
     def _group(self) -> list[int]:
         """Processes of the server's session."""

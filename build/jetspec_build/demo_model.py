@@ -1,0 +1,37 @@
+"""The set-up of the demo: fetch and import the model, build its engine with the shipped head. Quick when done."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from jetspec_triton.config import MANIFEST
+
+from .engines import build_openvino
+from .gguf_import import download_demo_gguf, import_gguf
+
+NAME = "smollm2-135m-instruct"
+
+
+def set_up(root: Path) -> None:
+    """Make `models/` and `engines/` under `root`; rebuilds the engine when the head or a graph builder changed."""
+    model, head, engine = root / "models" / NAME, root / "build" / "heads" / NAME, root / "engines" / NAME
+    if not (model / "config.json").is_file():
+        print("fetching SmolLM2-135M-Instruct (Apache-2.0, 93 MB) ...", flush=True)
+        file = download_demo_gguf(root / ".cache")
+        print("importing its weights, tokenizer and chat template ...", flush=True)
+        import_gguf(file, model)
+    stamp, fingerprint = engine / "fingerprint", _fingerprint(head)
+    if (engine / MANIFEST).is_file() and stamp.is_file() and stamp.read_text() == fingerprint:
+        return
+    print("building the target's and the draft head's graphs with int8 weights ...", flush=True)
+    build_openvino(model, head, engine)
+    stamp.write_text(fingerprint)
+
+
+def _fingerprint(head: Path) -> str:
+    digest = hashlib.sha256()
+    sources = Path(__file__).parent
+    for file in [*sorted(sources.glob("graphs/*.py")), sources / "engines.py", *sorted(head.glob("*.*"))]:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,156 @@
+"""The command line: set up the demo model, serve it, generate from it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from pathlib import Path
+
+from .client import Client, Options, ServerUnavailable
+from .demo import PROMPT, run_demo
+from .measure import answer
+
+ROOT = Path(__file__).resolve().parents[2]  # the checkout this package is installed from
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="jetspec", description="JetSpec speculative decoding on Triton Inference Server")
+    commands = parser.add_subparsers(dest="command", required=True)
+    setup = commands.add_parser("setup", help="import the demo model and build its engine (does nothing when done)")
+    setup.set_defaults(run=_setup)
+    _add_build(commands)
+    serve = commands.add_parser("serve", help="run the packaged Triton server in the foreground")
+    serve.add_argument("--model-repository", type=Path, default=ROOT / "model_repository")
+    serve.add_argument("--http-port", type=int, default=8000)
+    serve.add_argument("--grpc-port", type=int, default=8001)
+    serve.add_argument("--metrics-port", type=int, default=8002)
+    serve.set_defaults(run=_serve)
+    demo = commands.add_parser("demo", help="start a server, stream one prompt plain and speculative, compare")
+    demo.add_argument("--prompt", default=PROMPT)
+    demo.add_argument("--max-tokens", type=int, default=160)
+    demo.set_defaults(run=lambda args: run_demo(ROOT, args.prompt, args.max_tokens))
+    _add_generate(commands)
+    args = parser.parse_args(argv)
+    try:
+        return args.run(args)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return 1
+
+
+def _add_build(commands) -> None:
+    build = commands.add_parser("build", help="build an engine directory from a target and a draft head")
+    build.add_argument("--target", type=Path, required=True, help="Hugging Face checkpoint directory")
+    build.add_argument("--head", type=Path, required=True, help="draft head directory")
+    build.add_argument("--out", type=Path, required=True)
+    build.add_argument("--slots", type=int, default=8, help="sequences decoded at once")
+    build.add_argument("--context", type=int, default=2048, help="tokens of prompt and answer together")
+    build.add_argument("--rows-per-step", type=int, default=64, help="nodes of one step, all sequences together")
+    build.add_argument("--float32", action="store_true", help="keep float32 weights instead of int8")
+    build.set_defaults(run=_build)
+
+
+def _add_generate(commands) -> None:
+    generate = commands.add_parser("generate", help="stream an answer to the terminal")
+    generate.add_argument("prompt", help="the user's turn ('-' reads standard input)")
+    generate.add_argument("--url", default="127.0.0.1:8001")
+    generate.add_argument("--max-tokens", type=int, default=256)
+    generate.add_argument("--temperature", type=float)
+    generate.add_argument("--top-k", type=int)
+    generate.add_argument("--top-p", type=float)
+    generate.add_argument("--seed", type=int)
+    generate.add_argument("--stop", action="append", default=[], help="stop string; may be given several times")
+    generate.add_argument("--draft-budget", type=int, help="most drafted nodes a round; the default adapts to the load")
+    generate.add_argument("--no-speculate", action="store_true", help="plain decoding, for comparison")
+    generate.add_argument("--raw", action="store_true", help="send the prompt as it is, without the chat template")
+    generate.add_argument("--stats", action="store_true", help="print speed, acceptance and a hash of the ids")
+    generate.add_argument("--json", action="store_true", help="print one JSON object instead of the text")
+    generate.set_defaults(run=_generate)
+
+
+def _setup(args) -> int:
+    from jetspec_build.demo_model import set_up
+
+    set_up(ROOT)
+    return 0
+
+
+def _build(args) -> int:
+    from jetspec_build.engines import build_openvino
+    from jetspec_triton.errors import ConfigError
+
+    limits = {"slots": args.slots, "context": args.context, "rows_per_step": args.rows_per_step}
+    try:
+        build_openvino(args.target, args.head, args.out, int8=not args.float32, **limits)
+    except ConfigError as error:
+        print(f"jetspec build: {error}", file=sys.stderr)
+        return 1
+    print(f"built {args.out}")
+    return 0
+
+
+def _serve(args) -> int:
+    from .local_server import LocalServer, ServerError
+
+    ports = {"http_port": args.http_port, "grpc_port": args.grpc_port, "metrics_port": args.metrics_port}
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    server = LocalServer(args.model_repository, ROOT / "backends", **ports)
+    try:
+        print(f"starting; log: {server.log}", flush=True)
+        server.wait_ready()
+        print(f"ready: gRPC {server.grpc_url}, HTTP {server.http_port}, metrics {server.metrics_port}; Ctrl-C stops", flush=True)
+        return server.wait()
+    except ServerError as error:
+        print(f"jetspec serve: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopping: running streams may finish", flush=True)
+        return 0
+    finally:
+        server.stop()
+
+
+def _generate(args) -> int:
+    from tritonclient.utils import InferenceServerException
+
+    prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
+    if args.seed is not None and not 0 <= args.seed < 1 << 64:
+        print(f"jetspec generate: --seed is {args.seed}, valid is 0 to {(1 << 64) - 1}", file=sys.stderr)
+        return 2
+    options = Options(
+        max_tokens=args.max_tokens,
+        temperature=args.temperature,
+        top_k=args.top_k,
+        top_p=args.top_p,
+        seed=args.seed,
+        stop_words=tuple(args.stop),
+        chat=not args.raw,
+        speculate=not args.no_speculate,
+        draft_budget=args.draft_budget,
+    )
+    try:
+        got = answer(Client(args.url), prompt, options, (lambda text: None) if args.json else _show)
+    except (ServerUnavailable, InferenceServerException, TimeoutError) as error:
+        print(f"jetspec generate: {error}", file=sys.stderr)
+        return 1
+    if args.json:
+        print(json.dumps({"text": got.text, "ids": got.ids, "seed": got.last.seed, "finish_reason": got.last.finish_reason,
+                          "tokens_per_s": got.tokens_per_s, "ttft_s": got.ttft_s, "tokens_per_round": got.tokens_per_round,
+                          **got.last.counts}))  # fmt: skip
+    else:
+        print()
+    if args.stats:
+        print(got.stats(), file=sys.stderr)
+    return 0
+
+
+def _show(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
