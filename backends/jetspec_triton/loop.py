@@ -50,6 +50,8 @@ class DecodingLoop:
         request.check(self.step.limits, self._vocab_size)
         sequence = Sequence(request, self._tokenizer, self.step.limits.draft_depth)
         with self._wake:
+            if self.scheduler.full:
+                self._drop_cancelled_waiting()  # clients that have gone must not keep others out
             self.scheduler.enqueue(sequence)
             self._wake.notify()
 
@@ -72,7 +74,8 @@ class DecodingLoop:
     def round(self) -> None:
         """One round over whatever runs; does nothing when idle."""
         with self._wake:
-            self._drop_cancelled()
+            self._drop_cancelled_running()
+            self._drop_cancelled_waiting()
             self.scheduler.admit()
             waiting = len(self.scheduler.waiting)
         running = len(self.scheduler.running)
@@ -112,12 +115,15 @@ class DecodingLoop:
                 self._retire(sequence, delta.finish.reason)
             sequence.request.sink(delta)
 
-    def _drop_cancelled(self) -> None:
+    def _drop_cancelled_running(self) -> None:
         for sequence in [s for s in self.scheduler.running if s.request.cancelled()]:
             self._retire(sequence, "cancelled")
             sequence.request.sink(Delta("", [], [], sequence.finish("cancelled")))
+
+    def _drop_cancelled_waiting(self) -> None:
         for sequence in [s for s in self.scheduler.waiting if s.request.cancelled()]:
             self.scheduler.waiting.remove(sequence)
+            self._metrics.observe_finished(sequence, "cancelled")
             sequence.request.sink(Delta("", [], [], sequence.finish("cancelled")))
 
     def _fail(self, planned: Round, error: Exception) -> None:

@@ -34,9 +34,13 @@ class Scheduler:
         self.running: list[Sequence] = []
         self._free = list(range(limits.slots))
 
+    @property
+    def full(self) -> bool:
+        return len(self.waiting) >= self.max_queue
+
     def enqueue(self, sequence: Sequence) -> None:
         """Raises `QueueFull` when the line is at its limit."""
-        if len(self.waiting) >= self.max_queue:
+        if self.full:
             raise QueueFull(
                 f"{len(self.waiting)} requests wait, the limit is {self.max_queue}; retry later or raise max_queue"
             )

@@ -95,7 +95,9 @@ class Client:
         """
         client = grpcclient.InferenceServerClient(self.url)
         answers: queue.Queue[_Answer] = queue.Queue()
-        client.start_stream(lambda result, error: answers.put(_Answer(result, error)))
+        # with this header errors carry their gRPC status; the stream then ends, which is right for one request
+        headers = {"triton_grpc_error": "true"}
+        client.start_stream(lambda result, error: answers.put(_Answer(result, error)), headers=headers)
         try:
             client.async_stream_infer(
                 self.model,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import queue
+import time
 
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException
 
-from jetspec_client import Client, Options
+from jetspec_client import Options
 
 
 def tensor(name: str, kind: str, values, dtype) -> grpcclient.InferInput:
@@ -75,6 +76,7 @@ def finals_of(url: str, inputs: list, model: str = "jetspec") -> tuple[int, list
             finals += 1
             wait = 0.3  # anything more would be a second end
     client.stop_stream()
+    client.close()
     return finals, errors
 
 
@@ -88,7 +90,8 @@ def test_bad_input_is_refused_with_value_and_limit(server, inputs, told):
 def test_the_status_is_invalid_argument(client):
     with pytest.raises(InferenceServerException) as caught:
         client.generate("Hello", Options(temperature=-1.0))
-    assert "INVALID_ARGUMENT" in str(caught.value.status()) or "INVALID_ARG" in str(caught.value)
+    assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
+    assert "temperature is -1.0, valid is 0.0 to 100.0" in caught.value.message()
 
 
 def test_a_good_request_has_one_final_flag_and_follows_bad_ones(server, client):
@@ -97,19 +100,22 @@ def test_a_good_request_has_one_final_flag_and_follows_bad_ones(server, client):
     assert client.generate("Hello", Options(max_tokens=5)).counts["num_output_tokens"] == 5
 
 
-def test_a_full_queue_answers_at_once(server):
-    client = Client(server.grpc_url, timeout_s=60)
-    streams, refused = [], []
+def test_a_full_queue_answers_at_once(server, client):
     answers: queue.Queue = queue.Queue()
     raw = grpcclient.InferenceServerClient(server.grpc_url)
     raw.start_stream(lambda result, error: answers.put(error))
     for _ in range(90):  # 8 slots and a queue of 64
         raw.async_stream_infer("jetspec", [text(b"Once"), one("max_tokens", 1500, INT), one("end_id", -1, INT)])
+    refused: list[str] = []
     while len(refused) < 10:
         error = answers.get(timeout=30)
         if error is not None:
             refused.append(str(error))
+    with pytest.raises(InferenceServerException) as caught:
+        client.generate("Hello", Options(max_tokens=3))
+    assert caught.value.status() == "StatusCode.UNAVAILABLE"
     raw.stop_stream(cancel_requests=True)
-    assert all("64" in message and "wait" in message for message in refused), refused[0]
-    assert streams == []
+    raw.close()
+    assert all("64 requests wait, the limit is 64" in message for message in refused), refused[0]
+    time.sleep(0.5)  # the cancels travel
     assert client.generate("Hello", Options(max_tokens=3)).counts["num_output_tokens"] == 3

@@ -46,7 +46,7 @@ def corpus(target, tmp_path_factory):
 
 
 def fresh_head(target, corpus):
-    return new_head(DRAFT, target, choose_draft_vocab(corpus, 64, 40), "target", seed=3)
+    return new_head(DRAFT, target, choose_draft_vocab(corpus, 64, 40), "last", seed=3)
 
 
 def fresh_trainer(target, corpus, steps=6, **flags):
