@@ -21,7 +21,6 @@ NEUTRAL = {
     "num_return_sequences": 1,
     "length_penalty": None,  # only steers beam search
     "repetition_penalty": 1.0,
-    "min_tokens": 0,
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
     "return_context_logits": False,
@@ -94,7 +93,8 @@ class Stream:
             sampling=self._sampling(),
             sink=self.send,
             stops=tuple(_text("stop_words", s) for s in stops.ravel()) if stops is not None else (),
-            end_ids=self._end_ids if end is None else frozenset([int(end)]),
+            end_ids=self._end_ids if end is None else frozenset([end] if end >= 0 else []),
+            min_tokens=int(self._value("min_tokens", self._value("min_length", 0))),
             speculate=bool(self._value("speculate", True)),
             draft_cap=None if self._value("draft_budget") is None else int(self._value("draft_budget")),
             cancelled=self._sender.is_cancelled,

@@ -47,6 +47,7 @@ class Request:
     sink: Callable[[Delta], None]
     stops: tuple[str, ...] = ()
     end_ids: frozenset[int] = frozenset()
+    min_tokens: int = 0  # end tokens are held back before this many output tokens
     speculate: bool = True
     draft_cap: int | None = None  # most drafted nodes a round; None leaves it to the budget
     cancelled: Callable[[], bool] = field(default=lambda: False)
@@ -59,8 +60,13 @@ class Request:
         bad = [t for t in self.prompt if not 0 <= t < vocab_size]
         if bad:
             raise InvalidRequest(f"input_ids holds {bad[0]}, valid ids are 0 to {vocab_size - 1}")
+        for token in self.end_ids:
+            if not 0 <= token < vocab_size:
+                raise InvalidRequest(f"end_id is {token}, valid is 0 to {vocab_size - 1}, or -1 for none")
         if self.max_tokens < 1:
             raise InvalidRequest(f"max_tokens is {self.max_tokens}, the least is 1")
+        if not 0 <= self.min_tokens <= self.max_tokens:
+            raise InvalidRequest(f"min_tokens is {self.min_tokens}, valid is 0 to max_tokens, {self.max_tokens}")
         total = len(self.prompt) + self.max_tokens
         if total > limits.context:
             raise InvalidRequest(

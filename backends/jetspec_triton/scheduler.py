@@ -108,6 +108,7 @@ def _prompt_row(sequence: Sequence, length: int) -> _Row:
 
 def _batch(sequences: list[Sequence], rows: list[_Row]) -> StepBatch:
     sampling = [s.request.sampling for s in sequences]
+    banned = [sorted(s.request.end_ids) if s.holds_end_back else [] for s in sequences]
     return StepBatch(
         slots=np.array([s.slot for s in sequences], np.int32),
         lengths=np.array([s.committed for s in sequences], np.int32),
@@ -120,4 +121,7 @@ def _batch(sequences: list[Sequence], rows: list[_Row]) -> StepBatch:
         top_k=np.array([s.top_k for s in sampling], np.int32),
         top_p=np.array([s.top_p for s in sampling], np.float32),
         seeds=np.array([s.seed for s in sampling], np.uint64),
+        banned=np.array([token for row in banned for token in row], np.int32),
+        banned_splits=np.concatenate(([0], np.cumsum([len(row) for row in banned]))).astype(np.int32),
+        banned_until=np.array([len(s.request.prompt) + s.request.min_tokens for s in sequences], np.int32),
     )

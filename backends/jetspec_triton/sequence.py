@@ -39,6 +39,10 @@ class Sequence:
         return self.committed < len(self.request.prompt)
 
     @property
+    def holds_end_back(self) -> bool:
+        return self.output_tokens < self.request.min_tokens
+
+    @property
     def sampled(self) -> bool:
         s = self.request.sampling
         return s.temperature > 0 and s.top_k != 1

@@ -32,6 +32,9 @@ def main(argv: list[str] | None = None) -> int:
     demo.add_argument("--max-tokens", type=int, default=160)
     demo.set_defaults(run=lambda args: run_demo(ROOT, args.prompt, args.max_tokens))
     _add_generate(commands)
+    tool = commands.add_parser("exec", help="run perf_analyzer or genai-perf with the libraries they need")
+    tool.add_argument("tool", nargs=argparse.REMAINDER, metavar="COMMAND ...")
+    tool.set_defaults(run=_exec)
     args = parser.parse_args(argv)
     try:
         return args.run(args)
@@ -111,6 +114,17 @@ def _serve(args) -> int:
         return 0
     finally:
         server.stop()
+
+
+def _exec(args) -> int:
+    from .load_tools import exec_tool
+    from .local_server import ServerError
+
+    try:
+        exec_tool(args.tool)
+    except ServerError as error:
+        print(f"jetspec exec: {error}", file=sys.stderr)
+    return 1
 
 
 def _generate(args) -> int:

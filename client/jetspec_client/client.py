@@ -35,6 +35,7 @@ class Options:
     """What a request may set; None leaves the server's default. Names are the model's input tensors."""
 
     max_tokens: int | None = None
+    min_tokens: int | None = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
@@ -47,6 +48,7 @@ class Options:
 
     _dtypes = {
         "max_tokens": ("INT32", np.int32),
+        "min_tokens": ("INT32", np.int32),
         "temperature": ("FP32", np.float32),
         "top_k": ("INT32", np.int32),
         "top_p": ("FP32", np.float32),

@@ -56,7 +56,7 @@ class LocalServer:
         self._home = Path(tempfile.mkdtemp(prefix="jetspec-server-"))
         self.log = log or self._home / "server.log"
         self._shm_prefix = f"jetspec-{secrets.token_hex(4)}-"
-        package = _triton_package()
+        package = triton_package()
         triton = package / "tritonserver"
         _lay_out_backends(triton, backends, self._home / "backends")
         command = [
@@ -192,7 +192,7 @@ class LocalServer:
         return f"its log {self.log} ends with:\n" + "\n".join(told[-12:])
 
 
-def _triton_package() -> Path:
+def triton_package() -> Path:
     spec = importlib.util.find_spec("pytriton")
     if spec is None or not spec.submodule_search_locations:
         raise ServerError("the package nvidia-pytriton is not installed here; run `make setup` and use its .venv")

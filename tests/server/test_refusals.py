@@ -49,7 +49,7 @@ CASES = [
     ([text(), one("draft_budget", 64, INT)], ["draft_budget is 64", "63"]),
     ([text(), one("beam_width", 4, INT)], ["beam_width", "4", "1"]),
     ([text(), one("repetition_penalty", 1.2, FLOAT)], ["repetition_penalty", "1.0"]),
-    ([text(), one("min_tokens", 5, INT)], ["min_tokens", "5"]),
+    ([text(), one("max_tokens", 4, INT), one("min_tokens", 5, INT)], ["min_tokens is 5", "4"]),
     ([text(), one("return_context_logits", True, BOOL)], ["return_context_logits", "True"]),
     ([text(), one("bad_words", b"fox", BYTES)], ["bad_words", "fox"]),
     ([text(), one("stop_words", b"", BYTES)], ["stop_words", "empty"]),

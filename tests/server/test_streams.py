@@ -77,6 +77,16 @@ def test_a_stop_string_ends_the_text_before_it(client):
     assert got.finish_reason == "stop"
 
 
+def test_min_tokens_holds_the_end_token_back(client):
+    asked = "What is 2 + 2? Answer with one word."
+    short = client.generate(asked, Options(max_tokens=60, chat=True))
+    count = len(short.ids) + 10
+    got = client.generate(asked, Options(max_tokens=60, min_tokens=count, chat=True))
+    assert len(got.ids) >= count and 2 not in got.ids[: count - 1]
+    plain = client.generate(asked, Options(max_tokens=60, min_tokens=count, chat=True, speculate=False))
+    assert plain.ids == got.ids
+
+
 def test_the_end_token_ends_and_is_not_shown(client):
     got = client.generate("What is 2 + 2? Answer with one word.", Options(max_tokens=200, chat=True))
     assert got.finish_reason == "stop" and "<|im_end|>" not in got.text
@@ -100,7 +110,7 @@ def test_a_seed_is_drawn_and_told_when_none_is_given(client):
 def test_streamed_text_is_the_one_shot_text(client):
     prompt = "Write one sentence in Japanese, one in Arabic and three emoji."
     chunks = list(client.stream(prompt, Options(max_tokens=80, chat=True, temperature=1.0, seed=5)))
-    assert "".join(c.text for c in chunks) == client.generate(prompt, Options(80, 1.0, seed=5, chat=True)).text
+    assert "".join(c.text for c in chunks) == client.generate(prompt, Options(max_tokens=80, temperature=1.0, seed=5, chat=True)).text
     assert not any("\ufffd" in c.text for c in chunks[:-1])
 
 

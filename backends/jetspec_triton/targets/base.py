@@ -83,7 +83,8 @@ class TargetEngine(ABC):
                     float(batch.temperature[b]), int(batch.top_k[b]), float(batch.top_p[b]), int(batch.seeds[b])
                 )
                 depths, offset = rows.depths[start:stop], logit_starts[b] - (forced - 1)
-                draw = _Draw(out, offset, length + 1 + depths, params, log_probs)
+                banned = batch.banned[batch.banned_splits[b] : batch.banned_splits[b + 1]]
+                draw = _Draw(out, offset, length + 1 + depths, params, banned, int(batch.banned_until[b]), log_probs)
                 accepted, tokens = walk(batch.tokens[start:stop], batch.parents[start:stop], forced - 1, draw)
                 emitted += tokens
             kept = np.concatenate((np.arange(forced), np.asarray(accepted, np.int64)))
@@ -121,13 +122,27 @@ class TargetEngine(ABC):
 class _Draw:
     """The target's token after a node, with its log-probability noted in emission order."""
 
-    def __init__(self, out: Forward, offset: int, positions: np.ndarray, params: Sampling, log_probs: list[float]):
-        self.out, self.offset, self.positions, self.params, self.log_probs = out, offset, positions, params, log_probs
+    def __init__(
+        self,
+        out: Forward,
+        offset: int,
+        positions: np.ndarray,
+        params: Sampling,
+        banned: np.ndarray,
+        banned_until: int,
+        log_probs: list[float],
+    ):
+        self.out, self.offset, self.positions, self.params = out, offset, positions, params
+        self.banned, self.banned_until, self.log_probs = banned, banned_until, log_probs
 
     def __call__(self, node: int) -> int:
         row = self.offset + node
         logits = self.out.logits[row]
-        token = sample(logits, int(self.positions[node]), self.params)
+        position = int(self.positions[node])
+        if len(self.banned) and position < self.banned_until:
+            logits = logits.copy()
+            logits[self.banned] = -np.inf
+        token = sample(logits, position, self.params)
         self.log_probs.append(float(logits[token] - self.out.log_norm[row]))
         return token
 
