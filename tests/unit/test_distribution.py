@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from jetspec_triton.sampling import Sampling, gumbel
-from jetspec_triton.step import StepBatch
 from jetspec_triton.targets.base import Forward, Rows, TargetEngine, TargetLimits
 from jetspec_triton.targets.torch import TorchTarget
 
+from .batches import BatchRow, chain_row, step_batch
 from .chi_square import chi_square_p
 from .tiny import CONFIG, LIMITS, VOCAB, tiny_target
 from .trees import path_to
@@ -32,7 +32,6 @@ class Table(TargetEngine):
     def __init__(self, logits: dict[tuple[int, ...], np.ndarray]):
         super().__init__(CONFIG, TargetLimits(ROWS, 512, 1 << 14))
         self.logits = logits
-        self.text: dict[int, list[int]] = {}  # tokens after the prompt that a slot has committed
 
     def forward(self, rows: Rows) -> Forward:
         keys = []
@@ -51,24 +50,6 @@ class Table(TargetEngine):
         pass
 
 
-def batch(rows: list[tuple[list[int], list[int], int]], length: int, params: Sampling, seeds: np.ndarray) -> StepBatch:
-    """One row `(tokens, parents, n_forced)` a slot."""
-    count = len(rows)
-    return StepBatch(
-        np.arange(count, dtype=np.int32),
-        np.full(count, length, np.int32),
-        np.concatenate(([0], np.cumsum([len(r[0]) for r in rows]))).astype(np.int32),
-        np.concatenate([r[0] for r in rows]).astype(np.int32),
-        np.concatenate([r[1] for r in rows]).astype(np.int32),
-        np.array([r[2] for r in rows], np.int32),
-        np.ones(count, np.int32),
-        np.full(count, params.temperature, np.float32),
-        np.full(count, params.top_k, np.int32),
-        np.full(count, params.top_p, np.float32),
-        seeds,
-    )
-
-
 @pytest.fixture(scope="module")
 def logits() -> dict[tuple[int, ...], np.ndarray]:
     """The tiny target's logits after the prompt, after every token, and after the two-token paths the trees can draft.
@@ -76,10 +57,7 @@ def logits() -> dict[tuple[int, ...], np.ndarray]:
     One forward over a tree: the prompt, all tokens below it, and all tokens below the four likeliest.
     """
     model = tiny_target(2.5)  # flat enough that second choices are frequent
-    count = len(PROMPT)
     target = TorchTarget(model, TargetLimits(1, 512, 512))
-    plain = target.extend(batch([(PROMPT, list(range(-1, count - 1)), count)], 0, Sampling(), np.zeros(1, np.uint64)))
-    assert len(plain.emitted) == 1
     paths = [(a,) for a in range(VOCAB)]
     out = _tree_logits(target, paths)
     likely = np.argsort(-out[()])[:4].tolist()
@@ -100,9 +78,7 @@ def _tree_logits(target: TorchTarget, paths: list[tuple[int, ...]]) -> dict[tupl
 def test_the_table_is_the_targets_plain_decoding(logits):
     target = TorchTarget(tiny_target(2.5), LIMITS)
     for path in [(), (3,), (int(logits[()].argmax()), 7)]:
-        ids = [*PROMPT, *path]
-        chain = (ids, list(range(-1, len(ids) - 1)), len(ids))
-        step = target.extend(batch([chain], 0, Sampling(), np.zeros(1, np.uint64)))
+        step = target.extend(step_batch([chain_row(0, 0, [*PROMPT, *path])]))
         row = logits[path]
         assert step.emitted[0] == row.argmax()
         assert step.log_probs[0] == pytest.approx(row.max() - np.logaddexp.reduce(row), abs=1e-4)
@@ -147,20 +123,20 @@ def first_two(kind: str, logits: dict, params: Sampling, requests: int, spread: 
     engine, pairs = Table(logits), []
     count = len(PROMPT)
     for start in range(0, requests, ROWS):
-        seeds = np.arange(start, start + ROWS, dtype=np.uint64) * np.uint64(spread)
-        rows = []
-        for seed in seeds.tolist():
-            tokens, parents = tree(kind, logits, seed, params.temperature)
+        rows, again = [], []
+        for slot in range(ROWS):
+            own = params._replace(seed=(start + slot) * spread % 2**64)
+            tokens, parents = tree(kind, logits, own.seed, params.temperature)
             parents = [*range(-1, count - 1), *(p + count - 1 for p in parents)]
-            rows.append((PROMPT + tokens, parents, count))
-        out = engine.extend(batch(rows, 0, params, seeds))
+            rows.append(BatchRow(slot, 0, PROMPT + tokens, parents, count, sampling=own))
+        out = engine.extend(step_batch(rows))
         texts = [out.emitted[a:b].tolist() for a, b in zip(out.emitted_splits, out.emitted_splits[1:])]
-        short = [b for b, text in enumerate(texts) if len(text) == 1]
-        if short:
-            engine._committed[: len(short)] = count
-            rows = [(texts[b], [-1], 1) for b in short]
-            for b, token in zip(short, engine.extend(batch(rows, count, params, seeds[short])).emitted.tolist()):
-                texts[b].append(token)
+        for row, text in zip(rows, texts):
+            if len(text) == 1:  # the second token takes a second round
+                again.append(chain_row(row.slot, count, text, sampling=row.sampling))
+        if again:
+            for row, token in zip(again, engine.extend(step_batch(again)).emitted.tolist()):
+                texts[row.slot].append(token)
         pairs += [text[:2] for text in texts]
     return np.array(pairs)
 

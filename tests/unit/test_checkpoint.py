@@ -1,0 +1,215 @@
+"""Checkpoint directories: what is refused at load, and with which words; what round-trips."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from jetspec_triton.checkpoint import DraftConfig, TargetConfig, load_tensors
+from jetspec_triton.errors import ConfigError
+from jetspec_triton.modules.draft_head import DraftHead
+from jetspec_triton.step import LocalStep
+from jetspec_triton.targets.torch import TorchTarget
+
+from .tiny import CONFIG, DRAFT_CONFIG, LIMITS, ScriptedDraft, tiny_head, tiny_target
+
+TARGET_JSON = {
+    "model_type": "llama",
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 64,
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 512,
+    "eos_token_id": 0,
+}
+
+
+def write(directory: Path, config: dict) -> Path:
+    directory.mkdir(exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(config))
+    return directory
+
+
+def draft_json(dflash: dict | None = None, **fields) -> dict:
+    """A valid head's config with another `dflash_config` (None: without one)."""
+    config = DRAFT_CONFIG.to_json() | fields
+    nested = {k: v for k, v in config.pop("dflash_config").items() if k != "causal_head"}
+    config |= {"dflash_config": nested | dflash} if dflash is not None else nested
+    return config
+
+
+# The head
+
+
+def test_a_head_that_states_causality_once_or_twice_loads(tmp_path):
+    layers = {"target_layer_ids": [0, 2], "mask_token_id": 1}
+    for config in (
+        DRAFT_CONFIG.to_json(),
+        draft_json({"causal_head": True}),
+        draft_json({"causal": True}),
+        draft_json({"causal": True, "causal_head": True}),
+        draft_json({}, jetspec_config={}),
+        draft_json({"causal_head": True}, jetspec_config={}),
+        draft_json(jetspec_config=layers),
+    ):
+        assert DraftConfig.load(write(tmp_path, config)) == DRAFT_CONFIG
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        draft_json({}),
+        draft_json(),
+        draft_json({"causal_head": False}),
+        draft_json({"causal": False}),
+        draft_json({"causal_head": True, "causal": False}),
+        draft_json({"causal_head": False, "causal": True}),
+        draft_json({"causal_head": None}),
+        draft_json({"causal_head": False}, jetspec_config={}),
+        draft_json({}, jetspec_config={"causal_head": False}),
+        draft_json({"causal_head": False}, jetspec_config={"causal_head": True}),
+        draft_json({"causal_head": True}, jetspec_config={"causal_head": False}),
+    ],
+    ids=lambda config: json.dumps({k: config[k] for k in ("dflash_config", "jetspec_config") if k in config})[:70],
+)
+def test_unclear_or_contradicting_causality_is_refused(tmp_path, config):
+    with pytest.raises(ConfigError, match="causal"):
+        DraftConfig.load(write(tmp_path, config))
+
+
+def test_a_head_without_layers_or_with_another_feature_size_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="target_layer_ids"):
+        DraftConfig.load(write(tmp_path, draft_json({"causal": True, "target_layer_ids": []})))
+    with pytest.raises(ConfigError, match="48.*32"):
+        DraftConfig.load(write(tmp_path, draft_json({"causal": True, "target_hidden_size": 48})))
+
+
+@pytest.mark.parametrize("key", ["mask_token_id", "block_size", "num_target_layers"])
+def test_a_head_that_lacks_a_key_is_refused_by_the_keys_name(tmp_path, key):
+    config = DRAFT_CONFIG.to_json()
+    (config["dflash_config"] if key in config["dflash_config"] else config).pop(key)
+    with pytest.raises(ConfigError, match=key):
+        DraftConfig.load(write(tmp_path, config)).check_target(CONFIG)
+
+
+def test_a_directory_without_a_config_is_refused(tmp_path):
+    for load in (DraftConfig.load, TargetConfig.load):
+        with pytest.raises(ConfigError, match="config.json"):
+            load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("config", [DRAFT_CONFIG, replace(DRAFT_CONFIG, draft_vocab_size=40, rope_theta=1e6, head_dim=16)])
+def test_to_json_is_what_load_reads(tmp_path, config):
+    assert DraftConfig.load(write(tmp_path, config.to_json())) == config
+
+
+def test_rope_parameters_of_newer_configs_are_read(tmp_path):
+    config = DRAFT_CONFIG.to_json()
+    config["rope_parameters"] = {"rope_theta": config.pop("rope_theta") * 7, "rope_type": "default"}
+    assert DraftConfig.load(write(tmp_path, config)).rope_theta == DRAFT_CONFIG.rope_theta * 7
+
+
+# Head and target together
+
+
+def test_a_matching_head_is_taken():
+    DRAFT_CONFIG.check_target(CONFIG)
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"hidden_size": 64}, ["hidden_size", "64", "32"]),
+        ({"vocab_size": 128}, ["vocab_size", "128", "64"]),
+        ({"num_target_layers": 4}, ["num_target_layers", "4", "3"]),
+        ({"target_layer_ids": (0, 3)}, ["target_layer_ids", "(0, 3)", "3"]),
+        ({"target_layer_ids": (-1, 2)}, ["target_layer_ids", "(-1, 2)"]),
+        ({"mask_token_id": 64}, ["mask_token_id", "64"]),
+        ({"mask_token_id": -1}, ["mask_token_id", "-1"]),
+    ],
+)
+def test_a_head_of_another_target_is_refused_with_both_values(change, words):
+    with pytest.raises(ConfigError) as refused:
+        replace(DRAFT_CONFIG, **change).check_target(CONFIG)
+    assert [word for word in words if word not in str(refused.value)] == []
+
+
+def test_a_step_refuses_a_head_of_another_target():
+    draft = ScriptedDraft([], 0.0)
+    draft.config = replace(DRAFT_CONFIG, num_target_layers=30)
+    with pytest.raises(ConfigError, match="30.*3"):
+        LocalStep(TorchTarget(tiny_target(), LIMITS), draft)
+
+
+# The target
+
+
+def test_a_target_config_is_read(tmp_path):
+    assert TargetConfig.load(write(tmp_path, TARGET_JSON)) == CONFIG
+    several = TARGET_JSON | {"eos_token_id": [2, 5], "head_dim": 16, "rope_parameters": {"rope_theta": 5e5}}
+    config = TargetConfig.load(write(tmp_path, several))
+    assert (config.eos_token_ids, config.head_dim, config.rope_theta) == ((2, 5), 16, 5e5)
+    no_end = {k: v for k, v in TARGET_JSON.items() if k not in ("eos_token_id", "num_key_value_heads")}
+    config = TargetConfig.load(write(tmp_path, no_end))
+    assert (config.eos_token_ids, config.num_kv_heads) == ((), 4)
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"model_type": "mixtral"}, ["mixtral", "llama"]),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, ["rope_scaling", "llama3"]),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}}, ["yarn"]),
+        ({"attention_bias": True}, ["attention_bias"]),
+        ({"mlp_bias": True}, ["mlp_bias"]),
+        ({"hidden_act": "gelu"}, ["hidden_act", "gelu"]),
+    ],
+)
+def test_a_target_that_would_be_computed_wrongly_is_refused(tmp_path, change, words):
+    with pytest.raises(ConfigError) as refused:
+        TargetConfig.load(write(tmp_path, TARGET_JSON | change))
+    assert [word for word in words if word not in str(refused.value)] == []
+
+
+# Tensors
+
+
+def test_tensors_of_all_files_come_as_float32_and_integers_stay(tmp_path):
+    save_file({"a": torch.tensor([1.5, 2.0], dtype=torch.float16)}, tmp_path / "model-1.safetensors")
+    save_file({"b": torch.tensor([3], dtype=torch.int32)}, tmp_path / "model-2.safetensors")
+    tensors = load_tensors(tmp_path)
+    assert tensors["a"].dtype == np.float32 and tensors["a"].tolist() == [1.5, 2.0]
+    assert tensors["b"].dtype == np.int32 and tensors["b"].tolist() == [3]
+
+
+def test_bfloat16_tensors_are_read_whatever_else_is_imported(tmp_path):
+    """Most published checkpoints are bfloat16. A process of its own: some packages teach NumPy the type when imported."""
+    save_file({"a": torch.tensor([1.5, -2.0], dtype=torch.bfloat16)}, tmp_path / "model.safetensors")
+    code = "import sys; from jetspec_triton.checkpoint import load_tensors as load; a = load(sys.argv[1])['a']; print(a.dtype, a.tolist())"
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
+    assert (done.stdout.strip(), done.returncode) == ("float32 [1.5, -2.0]", 0), done.stderr[-300:]
+
+
+def test_a_directory_without_tensors_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="safetensors"):
+        load_tensors(tmp_path)
+
+
+def test_a_saved_head_loads_with_the_same_weights(tmp_path):
+    head = tiny_head()
+    head.save(tmp_path, torch.float32)
+    loaded = DraftHead.load(tmp_path)
+    assert loaded.config == head.config
+    for name, tensor in head.state_dict().items():
+        assert torch.equal(tensor, loaded.state_dict()[name])

@@ -1,0 +1,196 @@
+"""One sequence: what it proposes, how it ends inside a burst, what it teaches the calibration."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from jetspec_triton.budget import NO_CAP, NO_PROPOSAL
+from jetspec_triton.calibration import Calibration
+from jetspec_triton.request import Request
+from jetspec_triton.sampling import Sampling, sample
+from jetspec_triton.sequence import Sequence
+
+from .byte_level import byte_level
+
+TOKENIZER = byte_level()
+DEPTH, WIDTH = 4, 3
+PROMPT = [20, 21, 22]
+END = TOKENIZER.token_to_id("<|end|>")
+
+
+def ids(text: str) -> list[int]:
+    return [TOKENIZER.token_to_id(c) for c in text]
+
+
+def sequence(max_tokens: int = 20, sampling=Sampling(), prompt=PROMPT, **fields) -> Sequence:
+    return Sequence(Request(prompt, max_tokens, sampling, lambda delta: None, **fields), TOKENIZER, DEPTH)
+
+
+def head(first: float = 0.6) -> tuple[np.ndarray, np.ndarray]:
+    """(ids, log-probabilities) of a head that always names tokens 30, 31, 32."""
+    probs = np.tile(np.float32([first, 0.2, 0.1]), (DEPTH, 1))
+    return np.tile(np.arange(30, 30 + WIDTH), (DEPTH, 1)), np.log(probs)
+
+
+def emit(s: Sequence, tokens: list[int], calibration: Calibration | None = None, drafted: int = 0):
+    return s.take_emitted(tokens, [-float(t) for t in tokens], drafted, calibration or Calibration(DEPTH))
+
+
+# Proposals
+
+
+def test_nothing_is_proposed_before_the_first_token_or_when_speculation_is_off():
+    calibration = Calibration(DEPTH)
+    assert sequence().propose(calibration) == NO_PROPOSAL
+    off = sequence(speculate=False)
+    off.take_head(*head())
+    assert off.propose(calibration) == NO_PROPOSAL
+
+
+@pytest.mark.parametrize("max_tokens, depth", [(1, 0), (2, 1), (4, 3), (5, 4), (20, 4)])
+def test_drafts_are_never_deeper_than_what_may_still_be_said(max_tokens, depth):
+    s = sequence(max_tokens, prompt=[7, 8, 9, 1, 2, 3, 7, 8, 9])
+    s.take_head(*head())
+    proposal = s.propose(Calibration(DEPTH))
+    assert len(proposal.ids) == len(proposal.probs) == len(proposal.chain) == len(proposal.chain_probs) == depth
+    assert proposal.chain == [1, 2, 3, 7][:depth]
+
+
+def test_the_cap_is_the_requests_own():
+    for asked, cap in ((None, NO_CAP), (0, 0), (3, 3)):
+        s = sequence(draft_cap=asked)
+        s.take_head(*head())
+        assert s.propose(Calibration(DEPTH)).cap == cap
+
+
+def test_greedy_keeps_the_heads_own_order_and_probabilities():
+    s = sequence()
+    s.take_head(*head())
+    proposal = s.propose(Calibration(DEPTH))
+    assert proposal.ids == [[30, 31, 32]] * DEPTH
+    assert proposal.probs[2] == pytest.approx([0.6, 0.2, 0.1])
+
+
+def test_sampling_ranks_candidates_with_the_noise_that_the_target_will_use():
+    """A head as good as the target names the target's token first, at every depth and seed."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=WIDTH).astype(np.float32)
+    order = np.argsort(-logits)
+    log_probs = np.tile(logits[order] - np.logaddexp.reduce(logits), (DEPTH, 1))
+    firsts = set()
+    for seed in range(60):
+        sampling = Sampling(0.8, seed=seed)
+        s = sequence(sampling=sampling)
+        s.take_head(np.tile(order, (DEPTH, 1)), log_probs)
+        proposal = s.propose(Calibration(DEPTH))
+        drawn = [sample(logits, len(PROMPT) + d, sampling) for d in range(DEPTH)]
+        assert [row[0] for row in proposal.ids] == drawn
+        assert all(row == sorted(row, reverse=True) for row in proposal.probs)
+        firsts |= set(drawn)
+    assert len(firsts) == WIDTH
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0, seed=3)])
+def test_probabilities_stay_probabilities_after_calibration(sampling):
+    """A head that is mostly right while it states little, then states much: no candidate becomes more than certain."""
+    calibration = Calibration(DEPTH)
+    s = sequence(400, sampling)
+    for _ in range(60):
+        s.take_head(*head(0.2))
+        emit(s, [30, 30, 30, 30, 30], calibration)
+    s.take_head(*head(0.69))
+    proposal = s.propose(calibration)
+    assert max(sum(row) for row in proposal.probs) <= 1 + 1e-6
+
+
+@pytest.mark.parametrize("temperature", [1e-40, 1e-30, 1e-6, 100.0])
+def test_no_temperature_poisons_the_shared_calibration(temperature):
+    calibration = Calibration(DEPTH)
+    s = sequence(sampling=Sampling(temperature, seed=5))
+    s.take_head(*head())
+    s.propose(calibration)
+    emit(s, [30, 31, 99], calibration)
+    assert np.isfinite(calibration.head_factor(True)).all()
+
+
+def test_a_look_up_is_judged_only_in_the_round_that_used_it():
+    """The last round of a request proposes nothing, so it says nothing about look-ups."""
+    calibration = Calibration(DEPTH)
+    s = sequence(3, prompt=[7, 8, 9, 1, 2, 3, 7, 8, 9])
+    s.take_head(*head())
+    assert s.propose(calibration).chain == [1, 2]
+    emit(s, [1, 60], calibration)
+    before = [calibration.lookup_rate(n, DEPTH) for n in (1, 2, 3, 4)]
+    s.take_head(*head())
+    assert s.propose(calibration) == NO_PROPOSAL
+    emit(s, [61], calibration)
+    assert [calibration.lookup_rate(n, DEPTH) for n in (1, 2, 3, 4)] == before
+
+
+# Ends inside a burst
+
+
+def test_max_tokens_is_exact_inside_a_burst():
+    delta = emit(sequence(3), ids("abcde"))
+    assert (delta.text, delta.ids, delta.finish.reason, delta.finish.output_tokens) == ("abc", ids("abc"), "length", 3)
+    assert delta.log_probs == [-float(t) for t in ids("abc")]
+
+
+def test_the_end_token_is_counted_and_not_shown():
+    for end in (END, *ids("c")):  # a control token and a plain one
+        delta = emit(sequence(end_ids=frozenset([end])), [*ids("ab"), end, *ids("de")])
+        assert (delta.text, delta.ids, delta.finish.reason) == ("ab", [*ids("ab"), end], "stop")
+        assert len(delta.log_probs) == delta.finish.output_tokens == 3
+
+
+@pytest.mark.parametrize(
+    "max_tokens, burst, text, count, reason",
+    [
+        (9, "abXYcZ", "ab", 4, "stop"),  # the stop string before the end token
+        (9, "abcXYZ", "ab", 3, "stop"),  # the end token before the stop string
+        (9, "abXcY", "abX", 4, "stop"),  # the end token inside what might become a stop string: its half is text
+        (4, "abXYc", "ab", 4, "stop"),  # both at the same token: stop, not length
+        (3, "abXYc", "abX", 3, "length"),  # the limit inside what might become a stop string
+        (3, "abcXY", "ab", 3, "stop"),
+        (5, "abdef", "abdef", 5, "length"),
+    ],
+)
+def test_the_earliest_end_wins(max_tokens, burst, text, count, reason):
+    delta = emit(sequence(max_tokens, stops=("XY",), end_ids=frozenset(ids("c"))), ids(burst))
+    assert (delta.text, len(delta.ids), delta.finish.reason) == (text, count, reason)
+
+
+def test_a_stop_string_across_two_bursts():
+    s = sequence(stops=("XYZ",))
+    assert emit(s, ids("aX")).text == "a"
+    last = emit(s, ids("YZb"))
+    assert (last.text, last.ids, last.finish.reason, last.finish.output_tokens) == ("", ids("YZ"), "stop", 4)
+
+
+def test_an_unfinished_character_comes_out_with_the_limit():
+    unfinished = TOKENIZER.encode("€").ids[:-1]
+    delta = emit(sequence(1 + len(unfinished)), [*ids("a"), *unfinished])
+    assert delta.finish.reason == "length"
+    assert delta.text == TOKENIZER.decode([*ids("a"), *unfinished])
+
+
+@pytest.mark.parametrize("burst, fields", [("abXYZ", {"stops": ("bX",)}), ("abXYZ", {"end_ids": frozenset(ids("b"))})])
+def test_counters_agree_with_what_was_emitted(burst, fields):
+    """Every emitted token is a bonus token, one a round, or an accepted one; what was cut off counts nowhere."""
+    s = sequence(**fields)
+    emit(s, ids("q"))
+    finish = emit(s, ids(burst), drafted=6).finish
+    assert finish.output_tokens == len(s.ids) - len(PROMPT)
+    assert finish.accepted_tokens == sum(finish.accepted_by_depth)
+    assert finish.rounds == 2 and finish.draft_tokens == 6
+    assert finish.rounds + finish.accepted_tokens - finish.output_tokens in (0, 1)  # 1: the bonus token was cut off
+
+
+def test_a_running_sequence_counts_rounds_and_depths():
+    s = sequence()
+    for burst in ("a", "bc", "defg"):
+        emit(s, ids(burst), drafted=3)
+    finish = s.finish("cancelled")
+    assert finish[1:7] == (3, 7, 3, 9, 4, (2, 1, 1, 0))
+    assert 0 < finish.arrival_ns <= finish.first_token_ns <= finish.last_token_ns
