@@ -7,7 +7,6 @@ import triton_python_backend_utils as pb_utils
 from jetspec_triton.chat import PromptEncoder
 from jetspec_triton.checkpoint import DraftConfig, TargetConfig
 from jetspec_triton.config import LoopSettings, Manifest, engine_directory, triton_parameters
-from jetspec_triton.errors import JetSpecError
 from jetspec_triton.loop import DecodingLoop
 from jetspec_triton.step import StepLimits
 from jetspec_triton.warmup import measure_cost
@@ -23,7 +22,7 @@ class TritonPythonModel:
         manifest = Manifest.load(directory)
         target, draft = TargetConfig.load(directory), DraftConfig.load(directory / "draft")
         self._settings = LoopSettings.parse(parameters)
-        self._encoder = PromptEncoder(directory)
+        self._encoder = PromptEncoder(directory, manifest.context)
         self._end_ids = frozenset(target.eos_token_ids)
         self._metrics = TritonMetrics(draft.depth)
         self._loop = DecodingLoop(
@@ -60,7 +59,7 @@ class TritonPythonModel:
             stream = Stream(request, self._encoder, self._end_ids, self._settings.default_max_tokens)
             try:
                 self._loop.submit(stream.parse())
-            except JetSpecError as error:
+            except Exception as error:  # one request's fault must not reach the others of this call
                 self._metrics.count_refused()
                 stream.fail(error)
         return None

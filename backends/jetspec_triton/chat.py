@@ -14,17 +14,27 @@ _CONTENT = "\ue000content\ue000"  # private-use characters: no template holds th
 
 
 class PromptEncoder:
-    """directory: holds `tokenizer.json` and, for chats, `chat_template.jinja`."""
+    """directory: holds `tokenizer.json` and, for chats, `chat_template.jinja`. context: most tokens a prompt can have."""
 
-    def __init__(self, directory: Path):
+    def __init__(self, directory: Path, context: int):
         self.tokenizer = Tokenizer.from_file(str(Path(directory) / "tokenizer.json"))
         self._plain = Tokenizer.from_file(str(Path(directory) / "tokenizer.json"))
         self._plain.encode_special_tokens = True
+        self._context = context
+        self._longest = max(len(token) for token in self.tokenizer.get_vocab())
         template = Path(directory) / "chat_template.jinja"
         self._chat_ends = _chat_ends(template.read_text()) if template.is_file() else None
 
     def encode(self, text: str, chat: bool) -> list[int]:
-        """Prompt ids of raw text (control tokens are recognised) or of one user turn in the model's chat template."""
+        """Prompt ids of raw text (control tokens are recognised) or of one user turn in the model's chat template.
+
+        Text that cannot fit whatever its tokens are is refused before it is tokenised, which would take seconds.
+        """
+        size, most = len(text.encode()), self._context * self._longest
+        if size > most:
+            raise InvalidRequest(
+                f"the prompt has {size} bytes, {most} is the most that {self._context} tokens can hold; shorten it"
+            )
         if not chat:
             return self.tokenizer.encode(text).ids
         if self._chat_ends is None:

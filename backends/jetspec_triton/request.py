@@ -11,6 +11,9 @@ from .sampling import Sampling
 from .step import StepLimits
 
 
+MAX_STOPS = 64
+
+
 class Finish(NamedTuple):
     """Why and how a sequence ended."""
 
@@ -57,9 +60,6 @@ class Request:
         s = self.sampling
         if not self.prompt:
             raise InvalidRequest("the prompt has 0 tokens, at least 1 is needed; send some text")
-        bad = [t for t in self.prompt if not 0 <= t < vocab_size]
-        if bad:
-            raise InvalidRequest(f"input_ids holds {bad[0]}, valid ids are 0 to {vocab_size - 1}")
         for token in self.end_ids:
             if not 0 <= token < vocab_size:
                 raise InvalidRequest(f"end_id is {token}, valid is 0 to {vocab_size - 1}, or -1 for none")
@@ -73,14 +73,19 @@ class Request:
                 f"the prompt's {len(self.prompt)} tokens and max_tokens {self.max_tokens} make {total}, the engine's "
                 f"context is {limits.context}; shorten the prompt or lower max_tokens"
             )
+        bad = [t for t in self.prompt if not 0 <= t < vocab_size]
+        if bad:
+            raise InvalidRequest(f"input_ids holds {bad[0]}, valid ids are 0 to {vocab_size - 1}")
         _within("temperature", s.temperature, 0.0, 100.0)
-        _within("top_p", s.top_p, 0.0, 1.0)
         if s.top_p == 0.0:
             raise InvalidRequest("top_p is 0.0, it must be above 0; use temperature 0 for greedy decoding")
-        if s.top_k < 0:
-            raise InvalidRequest(f"top_k is {s.top_k}, the least is 0 (off)")
+        _within("top_p", s.top_p, 1e-6, 1.0)
+        _within("top_k", s.top_k, 0, 2**31 - 1)  # 0 is off
+        _within("seed", s.seed, 0, 2**64 - 1)
         if self.draft_cap is not None and not 0 <= self.draft_cap < limits.rows_per_step:
             raise InvalidRequest(f"draft_budget is {self.draft_cap}, the engine takes 0 to {limits.rows_per_step - 1}")
+        if len(self.stops) > MAX_STOPS:
+            raise InvalidRequest(f"stop_words holds {len(self.stops)} strings, the most is {MAX_STOPS}; send fewer")
         if any(not stop for stop in self.stops):
             raise InvalidRequest("stop_words holds an empty string, which would stop at once; leave it out")
 

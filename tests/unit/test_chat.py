@@ -32,7 +32,7 @@ def directory(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def encoder(directory):
-    return PromptEncoder(directory)
+    return PromptEncoder(directory, 512)
 
 
 def shown(ids: list[int]) -> str:
@@ -82,7 +82,7 @@ def test_both_ways_may_alternate(encoder):
 
 def test_a_chat_without_a_template_is_refused(tmp_path):
     TOKENIZER.save(str(tmp_path / "tokenizer.json"))
-    encoder = PromptEncoder(tmp_path)
+    encoder = PromptEncoder(tmp_path, 512)
     assert encoder.encode("in", chat=False) == TOKENIZER.encode("in").ids
     with pytest.raises(InvalidRequest, match="chat"):
         encoder.encode("in", chat=True)
