@@ -1,8 +1,8 @@
 """Draft blocks of several anchors side by side in one forward of the head.
 
-An anchor at position `p` has `p` committed rows before it. Its block `[anchor, MASK, ...]` stands at positions `p, p + 1, ...`;
-row `d` predicts the token at `p + d`. A block row sees the context rows strictly before its anchor and its own block's
-rows up to itself, so every block comes out exactly as if it were drafted alone.
+An anchor at position `p` has `p` committed rows before it. Its block `[anchor, MASK, ...]` stands at positions `p`,
+`p + 1` and so on; row `d` predicts the token at `p + d`. A block row sees the context rows strictly before
+its anchor and its own block's rows up to itself, so every block comes out exactly as if it were drafted alone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Blocks(NamedTuple):
 def make_blocks(
     tokens: Sequence[np.ndarray], features: Sequence[np.ndarray], anchors: Sequence[np.ndarray], rows: int, mask_id: int
 ) -> Blocks:
-    """Pad sequences (`tokens` `(T,)`, `features` `(T, F)`, `anchors` `(A,)`) into one batch of blocks of `rows` rows."""
+    """Pad sequences (`tokens` `(T,)`, `features` `(T, F)`, `anchors` `(A,)`) into a batch of blocks of `rows` rows."""
     batch, context, most = len(tokens), max(int(a.max()) for a in anchors), max(len(a) for a in anchors)
     padded = torch.zeros(batch, context, features[0].shape[1])
     ids = torch.full((batch, most, rows), mask_id)

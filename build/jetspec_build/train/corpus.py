@@ -1,7 +1,8 @@
 """The captured training corpus on disk: conversations with the target's features and its likeliest next tokens.
 
-A corpus is a folder of shards, each a folder of memory-mapped arrays over the shard's `N` tokens: `tokens (N)`, `features
-(N, n_layers * H)`, `top_ids (N, K)`, `top_probs (N, K)`, and `lengths`, `answer_starts`, one entry a conversation.
+A corpus is a folder of shards, each a folder of arrays (memory-mapped) over the shard's `N` tokens:
+`tokens (N)`, `features (N, n_layers * H)`, `top_ids (N, K)`, `top_probs (N, K)`, and
+`lengths`, `answer_starts`, one entry a conversation.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ ARRAYS = ("tokens", "features", "top_ids", "top_probs", "lengths", "answer_start
 
 
 class Sample(NamedTuple):
-    """One conversation of `T` tokens. Row `i` of `top_ids`/`top_probs` is the target's distribution of token `i + 1`."""
+    """One conversation of `T` tokens. Row `i` of `top_ids` and `top_probs` is about token `i + 1`."""
 
     tokens: np.ndarray  # (T,)
     features: np.ndarray  # (T, n_layers * H) float16

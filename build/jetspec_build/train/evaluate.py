@@ -21,7 +21,9 @@ from .rounds import play, propose
 BUDGETS = (4, 8, 16, 32, 64)
 
 
-def held_out_texts(target: Path, layers: tuple[int, ...], cache: Path, count: int, tokens: int) -> dict[str, list[GreedyText]]:
+def held_out_texts(
+    target: Path, layers: tuple[int, ...], cache: Path, count: int, tokens: int
+) -> dict[str, list[GreedyText]]:
     """Greedy texts of `count` prompts a set; they are kept in `cache`, as they depend on the target alone."""
     texts, model = {}, None
     for name in SETS:

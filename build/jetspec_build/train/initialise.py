@@ -16,7 +16,7 @@ SPECIAL_AND_BYTES = 273  # a byte-level BPE lists its special tokens and the 256
 
 
 def choose_draft_vocab(corpus: Corpus, vocab_size: int, size: int) -> np.ndarray:
-    """The `size` ids the target most often writes or nearly writes, sorted, with every special and byte token in use."""
+    """The `size` ids that the target most often (nearly) writes, sorted; every special and byte token in use is in."""
     mass = np.zeros(vocab_size)
     for shard in corpus.shards:
         mass += np.bincount(shard["tokens"], minlength=vocab_size)
@@ -27,7 +27,8 @@ def choose_draft_vocab(corpus: Corpus, vocab_size: int, size: int) -> np.ndarray
 
 
 def new_head(config: DraftConfig, target: Llama, draft_vocab: np.ndarray, init: str, seed: int) -> DraftHead:
-    """A head that has seen nothing: random layers, or copies of the target's last ones (`init` is random or target).
+    """A head that has seen nothing. `init` says what its layers start as: `random`, copies of the target's `last` ones,
+    or copies `spread` evenly from the target's first to its last.
 
     The fused feature starts as the last captured layer alone, the final norm as the target's.
     """
@@ -41,11 +42,13 @@ def new_head(config: DraftConfig, target: Llama, draft_vocab: np.ndarray, init: 
         head.fc.weight.mul_(0.1)
         head.fc.weight[:, -config.hidden_size :] += torch.eye(config.hidden_size)
         head.norm.weight.copy_(target.norm.weight)
-        if init == "target":
-            sources = target.layers[-config.num_layers :]
-            head.hidden_norm.weight.copy_(sources[0].input_layernorm.weight)
+        if init != "random":
+            last = len(target.layers) - 1
+            start = 0 if init == "spread" and config.num_layers > 1 else last - config.num_layers + 1
+            sources = np.linspace(start, last, config.num_layers).round().astype(int)
+            head.hidden_norm.weight.copy_(target.layers[last].input_layernorm.weight)
             for layer, source in zip(head.layers, sources):
-                _copy_layer(layer, source, config)
+                _copy_layer(layer, target.layers[source], config)
     return head
 
 

@@ -45,10 +45,12 @@ class Candidates:
         self.slots[self.rows] = torch.arange(len(self.rows))
 
 
-def soft_cross_entropy(hidden: Tensor, lm_head: Tensor, labels: Tensor, probs: Tensor, candidates: Candidates) -> Tensor:
+def soft_cross_entropy(
+    hidden: Tensor, lm_head: Tensor, labels: Tensor, probs: Tensor, candidates: Candidates
+) -> Tensor:
     """Cross entropy of each row, `(R,)`, from hidden states `(R, H)` and the draft vocabulary's LM head `(V, H)`.
 
-    labels `(R, K)`: draft vocabulary indices of the target's likeliest tokens, -1 outside the vocabulary; probs `(R, K)`.
+    labels `(R, K)`: draft vocabulary indices of the target's likeliest tokens, -1 outside it; probs `(R, K)`.
     Tokens outside carry no mass and the rest is not renormalised.
     """
     logits = hidden @ lm_head[candidates.rows].T + candidates.offset

@@ -1,4 +1,4 @@
-"""Held-out prompts that no training text is made from: HumanEval, MT-Bench (first turns) and GSM8K, each from a package."""
+"""Held-out prompts, never trained on: HumanEval, MT-Bench (first turns) and GSM8K, each read from a package."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Training text written by the target itself: it opens a user turn from a short opener, ends it, then answers it.
 
 No third-party prompts are needed. A shard holds the tokens of finished conversations; shards already on disk are kept,
-so an interrupted run goes on where it stopped. With `captured` the features and likeliest tokens that training needs are
-kept as they come by, so no second pass (`capture`) is needed for those shards.
+so an interrupted run goes on where it stopped. With `captured` the features and likeliest tokens that training needs
+are kept as they come by, so no second pass (`capture`) is needed for those shards.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Seen:
 
 
 class Conversation:
-    """One row of the generation batch: forced tokens first, then sampled ones. The first `fed` are already in the cache."""
+    """One row of the generation batch: forced tokens first, then sampled ones. The first `fed` are in the cache."""
 
     def __init__(self, rng: np.random.Generator, tokenizer: Tokenizer, fed: int, seen: Seen):
         opener = OPENERS[rng.integers(len(OPENERS))]

@@ -54,14 +54,18 @@ class Trainer:
 
     def __init__(self, head: DraftHead, embedding: Tensor, corpus: Corpus, config: TrainConfig):
         self.head, self.embedding, self.corpus, self.config = head.train(), embedding, corpus, config
-        self.lm_head = embedding[head.draft_vocab.long()]
-        self.draft_index = torch.full((len(embedding),), -1)
-        self.draft_index[head.draft_vocab.long()] = torch.arange(len(head.draft_vocab))
+        self._index_vocab()
         self.optimizer = torch.optim.AdamW(
             head.parameters(), lr=config.lr, betas=(0.9, 0.95), weight_decay=config.weight_decay, fused=True
         )
         self.step, self.seconds = 0, 0.0
         self.log: list[dict[str, float]] = []
+
+    def _index_vocab(self) -> None:
+        vocab = self.head.draft_vocab.long()
+        self.lm_head = self.embedding[vocab]
+        self.draft_index = torch.full((len(self.embedding),), -1)
+        self.draft_index[vocab] = torch.arange(len(vocab))
 
     @property
     def progress(self) -> float:
@@ -127,6 +131,7 @@ class Trainer:
     def load(self, path: Path) -> None:
         state = torch.load(path, weights_only=True)
         self.head.load_state_dict(state["head"])
+        self._index_vocab()
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.seconds, self.log = state["step"], state["seconds"], state["log"]
 
@@ -145,12 +150,9 @@ def train(trainer: Trainer, state: Path, save_minutes: float = 3.0) -> None:
     while trainer.progress < 1:
         trainer.train_step()
         recent = trainer.log[-50:]
-        bar.set_postfix(
-            step=trainer.step,
-            loss=f"{np.mean([entry['loss'] for entry in recent]):.3f}",
-            anchors_per_s=f"{sum(e['anchors'] for e in recent) / max(1e-9, recent[-1]['seconds'] - recent[0]['seconds']):.0f}",
-            refresh=False,
-        )
+        loss, seconds = np.mean([entry["loss"] for entry in recent]), recent[-1]["seconds"] - recent[0]["seconds"]
+        rate = sum(entry["anchors"] for entry in recent[1:]) / max(seconds, 1e-9)
+        bar.set_postfix(step=trainer.step, loss=f"{loss:.3f}", anchors_per_s=f"{rate:.0f}", refresh=False)
         bar.update(int(1000 * trainer.progress) - bar.n)
         if trainer.seconds - saved > 60 * save_minutes:
             trainer.save(state)
@@ -165,7 +167,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the head")
     parser.add_argument("--state", type=Path, help="resumable state (default: <data>/../<name of out>.state)")
     parser.add_argument("--start-from", type=Path, help="a trained head whose weights to start from")
-    parser.add_argument("--init", choices=("random", "target"), default="target")
+    parser.add_argument("--init", choices=("random", "last", "spread"), default="last")
     parser.add_argument("--layers", type=int, nargs="+", default=LAYERS, help="captured target layers")
     parser.add_argument("--num-layers", type=int, default=1)
     parser.add_argument("--kv-heads", type=int, default=3)
@@ -205,7 +207,8 @@ def main() -> None:
         trainer.load(state)
     train(trainer, state)
     head.save(args.out)
-    report = {"tokens": corpus.tokens, "conversations": len(corpus), "flags": {k: str(v) for k, v in vars(args).items()}}
+    flags = {name: str(value) for name, value in vars(args).items()}
+    report = {"tokens": corpus.tokens, "conversations": len(corpus), "flags": flags}
     state.with_suffix(".json").write_text(json.dumps({**report, "log": trainer.log}))
 
 
