@@ -5,7 +5,7 @@ import time
 
 import triton_python_backend_utils as pb_utils
 from jetspec_triton.chat import PromptEncoder
-from jetspec_triton.checkpoint import DraftConfig, TargetConfig
+from jetspec_triton.checkpoint import TargetConfig
 from jetspec_triton.config import LoopSettings, Manifest, engine_directory, triton_parameters
 from jetspec_triton.loop import DecodingLoop
 from jetspec_triton.step import StepLimits
@@ -20,13 +20,13 @@ class TritonPythonModel:
         parameters = triton_parameters(args["model_config"])
         directory = engine_directory(parameters, args["model_repository"])
         manifest = Manifest.load(directory)
-        target, draft = TargetConfig.load(directory), DraftConfig.load(directory / "draft")
+        target = TargetConfig.load(directory)
         self._settings = LoopSettings.parse(parameters)
         self._encoder = PromptEncoder(directory, manifest.context)
         self._end_ids = frozenset(target.eos_token_ids)
-        self._metrics = TritonMetrics(draft.depth)
+        self._metrics = TritonMetrics(manifest.draft_depth)
         self._loop = DecodingLoop(
-            EnsembleStep(StepLimits(manifest.slots, manifest.context, manifest.rows_per_step, draft.depth)),
+            EnsembleStep(StepLimits(manifest.slots, manifest.context, manifest.rows_per_step, manifest.draft_depth)),
             self._encoder.tokenizer,
             target.vocab_size,
             max_queue=self._settings.max_queue,

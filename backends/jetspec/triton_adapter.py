@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import triton_python_backend_utils as pb_utils
 from jetspec_triton.chat import PromptEncoder
-from jetspec_triton.errors import InvalidRequest, QueueFull, StepFailed
+from jetspec_triton.errors import InvalidRequest, QueueFull, StepFailed, Stopping
 from jetspec_triton.metrics import Metrics
 from jetspec_triton.request import Delta, Request
 from jetspec_triton.sampling import Sampling
@@ -30,6 +30,11 @@ NEUTRAL = {
     "embedding_bias_weights": 0.0,
     "guided_decoding_guide_type": "",
     "guided_decoding_guide": "",
+}
+ERROR_CODES = {
+    InvalidRequest: pb_utils.TritonError.INVALID_ARG,
+    QueueFull: pb_utils.TritonError.UNAVAILABLE,
+    Stopping: pb_utils.TritonError.UNAVAILABLE,
 }
 OUTPUT_DTYPES = {
     "output_ids": np.int32,
@@ -122,8 +127,7 @@ class Stream:
 
     def fail(self, error: Exception) -> None:
         """End the stream with an error response."""
-        codes = {InvalidRequest: pb_utils.TritonError.INVALID_ARG, QueueFull: pb_utils.TritonError.UNAVAILABLE}
-        failure = pb_utils.TritonError(str(error), codes.get(type(error), pb_utils.TritonError.INTERNAL))
+        failure = pb_utils.TritonError(str(error), ERROR_CODES.get(type(error), pb_utils.TritonError.INTERNAL))
         self._send(pb_utils.InferenceResponse(error=failure), pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def _send(self, response, flags: int) -> None:

@@ -6,7 +6,6 @@ Both follow the Hugging Face layout: `config.json` beside one or more `*.safeten
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,10 +42,14 @@ class TargetConfig:
                 f"{directory}: model_type is {model_type!r}, supported is 'llama'; "
                 "point at a Llama-family checkpoint"
             )
-        scaling = raw.get("rope_scaling")
-        if scaling and scaling.get("rope_type", scaling.get("type")) not in (None, "default"):
-            raise ConfigError(f"{directory}: rope_scaling {scaling} is not supported; use a checkpoint without it")
         rope = raw.get("rope_parameters") or {}
+        for name in ("rope_scaling", "rope_parameters"):
+            scaling = raw.get(name) or {}
+            if scaling.get("rope_type", scaling.get("type")) not in (None, "default"):
+                raise ConfigError(f"{directory}: {name} {scaling} is not supported; use a checkpoint without it")
+        for name, served in (("attention_bias", False), ("mlp_bias", False), ("hidden_act", "silu")):
+            if raw.get(name, served) != served:
+                raise ConfigError(f"{directory}: {name} is {raw[name]!r}, supported is {served!r}; use another checkpoint")
         eos = raw.get("eos_token_id")
         eos_ids = tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,)
         heads = raw["num_attention_heads"]
@@ -101,11 +104,18 @@ class DraftConfig:
         """Read a published-format head. Raises `ConfigError` when its mask is not plainly causal."""
         raw = _read_config(directory)
         nested = {**raw.get("dflash_config", {}), **raw.get("jetspec_config", {})}
-        _require_causal(directory, raw, nested)
+        _require_causal(directory, raw)
+
+        def required(name: str):
+            value = nested.get(name, raw.get(name))
+            if value is None:
+                raise ConfigError(f"{directory}: {name} is missing in config.json; the head cannot be run without it")
+            return value
+
         heads = raw["num_attention_heads"]
-        layer_ids = nested.get("target_layer_ids", raw.get("target_layer_ids"))
+        layer_ids = required("target_layer_ids")
         if not layer_ids:
-            raise ConfigError(f"{directory}: target_layer_ids is missing; the head cannot be fed without it")
+            raise ConfigError(f"{directory}: target_layer_ids is empty; the head cannot be fed without it")
         feature_size = nested.get("target_hidden_size", raw["hidden_size"])
         if feature_size != raw["hidden_size"]:
             raise ConfigError(
@@ -123,10 +133,10 @@ class DraftConfig:
             vocab_size=raw["vocab_size"],
             rms_norm_eps=raw["rms_norm_eps"],
             rope_theta=float(raw.get("rope_theta") or rope.get("rope_theta") or 10000.0),
-            block_size=raw.get("block_size") or nested["block_size"],
+            block_size=required("block_size"),
             target_layer_ids=tuple(layer_ids),
-            num_target_layers=raw.get("num_target_layers") or nested["num_target_layers"],
-            mask_token_id=nested.get("mask_token_id", raw.get("mask_token_id")),
+            num_target_layers=required("num_target_layers"),
+            mask_token_id=required("mask_token_id"),
             draft_vocab_size=nested.get("draft_vocab_size", 0),
         )
 
@@ -166,20 +176,23 @@ class DraftConfig:
                 raise ConfigError(
                     f"the draft head's {name} is {mine}, the target's is {theirs}; use a head trained for this target"
                 )
-        if max(self.target_layer_ids) >= target.num_layers or not 0 <= self.mask_token_id < target.vocab_size:
+        if not all(0 <= i < target.num_layers for i in self.target_layer_ids) or not 0 <= self.mask_token_id < target.vocab_size:
             raise ConfigError(
                 f"target_layer_ids {self.target_layer_ids} must be below {target.num_layers} and mask_token_id "
                 f"{self.mask_token_id} below {target.vocab_size}; use a head trained for this target"
             )
 
 
-def _require_causal(directory: str | Path, raw: dict, nested: dict) -> None:
-    statements = [bool(nested[key]) for key in ("causal_head", "causal") if key in nested]
+def _require_causal(directory: str | Path, raw: dict) -> None:
+    found = {
+        f"{part}.{key}": raw[part][key]
+        for part in ("dflash_config", "jetspec_config")
+        for key in ("causal_head", "causal")
+        if key in raw.get(part, {})
+    }
     if "jetspec_config" in raw:
-        statements.append(True)
-    if not statements or not all(statements):
-        found = {key: nested.get(key) for key in ("causal_head", "causal")}
-        found["jetspec_config"] = "present" if "jetspec_config" in raw else "absent"
+        found["jetspec_config"] = True
+    if not found or not all(found.values()):
         raise ConfigError(
             f"{directory}: cannot tell that the head's mask is causal ({found}); a head with another mask loses "
             "acceptance silently. Set dflash_config.causal_head to true if the head was trained causally"
@@ -193,20 +206,30 @@ def _read_config(directory: str | Path) -> dict:
     return json.loads(path.read_text())
 
 
-def iter_tensors(directory: str | Path) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield `(name, array)` for every tensor of the directory's safetensors files."""
-    from safetensors.numpy import load_file
+_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "|i1", "U8": "|u1"}
+
+
+def load_tensors(directory: str | Path) -> dict[str, np.ndarray]:
+    """All tensors of the directory's safetensors files: floats as float32 (bfloat16 too), integers as they are."""
+    from safetensors import deserialize
 
     files = sorted(Path(directory).glob("*.safetensors"))
     if not files:
         raise ConfigError(f"{directory} holds no *.safetensors file; expected a Hugging Face checkpoint directory")
-    for file in files:
-        yield from load_file(file).items()
-
-
-def load_tensors(directory: str | Path) -> dict[str, np.ndarray]:
-    """All tensors of the directory as float32 arrays (integers keep their type)."""
     tensors = {}
-    for name, array in iter_tensors(directory):
-        tensors[name] = array if np.issubdtype(array.dtype, np.integer) else array.astype(np.float32)
+    for file in files:
+        for name, stored in deserialize(file.read_bytes()):
+            tensors[name] = _to_numpy(name, stored)
     return tensors
+
+
+def _to_numpy(name: str, stored: dict) -> np.ndarray:
+    if stored["dtype"] == "BF16":  # the upper half of a float32; NumPy has no such type
+        array = (np.frombuffer(stored["data"], "<u2").astype(np.uint32) << 16).view(np.float32)
+    elif stored["dtype"] in _DTYPES:
+        array = np.frombuffer(stored["data"], _DTYPES[stored["dtype"]])
+        if array.dtype.kind == "f":
+            array = array.astype(np.float32)
+    else:
+        raise ConfigError(f"tensor {name} is {stored['dtype']}, supported are BF16 and {', '.join(_DTYPES)}; convert it")
+    return array.reshape(stored["shape"]).copy() if not array.flags.writeable else array.reshape(stored["shape"])

@@ -16,6 +16,7 @@ class Manifest:
     """What an engine directory was built for. The target, the draft head and the loop all read this one file.
 
     slots: sequences decoded at once. context: rows a slot can commit. rows_per_step: nodes of one step, all rows together.
+    draft_depth: tokens the head proposes, at most what it was trained for.
     """
 
     engine: str
@@ -25,12 +26,15 @@ class Manifest:
     slots: int
     context: int
     rows_per_step: int
+    draft_depth: int
 
     def __post_init__(self):
         if self.engine != "openvino":
             raise ConfigError(f"engine is {self.engine!r}, supported is 'openvino'; rebuild with a supported engine")
-        for name, low, high in (("slots", 1, 256), ("context", 64, 1 << 20), ("rows_per_step", 8, 1024)):
+        for name, low, high in (("slots", 1, 256), ("context", 64, 1 << 20), ("rows_per_step", 8, 1024), ("draft_depth", 1, 64)):
             value = getattr(self, name)
+            if type(value) is not int:
+                raise ConfigError(f"{name} is {value!r}, it must be a whole number; rebuild the engine")
             if not low <= value <= high:
                 raise ConfigError(f"{name} is {value}, valid is {low} to {high}; rebuild with a value in that range")
 
@@ -39,7 +43,14 @@ class Manifest:
         path = Path(directory) / MANIFEST
         if not path.is_file():
             raise ConfigError(f"{path} does not exist; run `jetspec build` first, it writes it last")
-        return cls(**json.loads(path.read_text()))
+        values = json.loads(path.read_text())
+        known = set(cls.__dataclass_fields__)
+        if values.keys() != known:
+            raise ConfigError(
+                f"{path} was written by another version (missing: {sorted(known - values.keys())}, "
+                f"unknown: {sorted(values.keys() - known)}); rebuild the engine"
+            )
+        return cls(**values)
 
     def save(self, directory: Path) -> None:
         (Path(directory) / MANIFEST).write_text(json.dumps(asdict(self), indent=2) + "\n")

@@ -23,7 +23,7 @@ def open_draft(directory: Path, threads: int = 0) -> DraftEngine:
     from .drafts.openvino import OpenVINODraft
 
     manifest = Manifest.load(directory)
-    return OpenVINODraft(Path(directory), manifest.slots, manifest.context, threads)
+    return OpenVINODraft(Path(directory), manifest.slots, manifest.context, manifest.draft_depth, threads)
 
 
 def open_step(directory: Path, threads: int = 0) -> LocalStep:

@@ -17,5 +17,9 @@ class QueueFull(JetSpecError):
     """The bounded queue has no room now; answered UNAVAILABLE."""
 
 
+class Stopping(JetSpecError):
+    """The loop ends and takes no more requests; answered UNAVAILABLE."""
+
+
 class StepFailed(JetSpecError):
     """The engine failed in this round; the requests of the round are answered INTERNAL."""

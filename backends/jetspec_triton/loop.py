@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from .budget import CostCurve
 from .calibration import Calibration
-from .errors import JetSpecError, StepFailed
+from .errors import JetSpecError, StepFailed, Stopping
 from .metrics import Metrics
 from .request import Delta, Request
 from .scheduler import Round, Scheduler
@@ -46,10 +46,12 @@ class DecodingLoop:
         self._stopping = False
 
     def submit(self, request: Request) -> None:
-        """Queue a request; thread-safe. Raises `InvalidRequest` or `QueueFull`; afterwards its sink gets everything."""
+        """Queue a request; thread-safe. Raises `InvalidRequest` `QueueFull` or `Stopping`; afterwards its sink gets everything."""
         request.check(self.step.limits, self._vocab_size)
         sequence = Sequence(request, self._tokenizer, self.step.limits.draft_depth)
         with self._wake:
+            if self._stopping:
+                raise Stopping("this model is being stopped and takes no new requests; send it to another server")
             if self.scheduler.full:
                 self._drop_cancelled_waiting()  # clients that have gone must not keep others out
             self.scheduler.enqueue(sequence)
@@ -109,9 +111,9 @@ class DecodingLoop:
                 continue
             delta = sequence.take_emitted(tokens, log_probs[start:stop], planned.drafted[b], self.calibration)
             self._metrics.observe_emitted(sequence, len(delta.ids), planned.drafted[b], accepted)
-            if delta.finish is None:
+            if delta.finish is None and sequence.drafting:
                 sequence.take_head(result.draft_ids[b], result.draft_log_probs[b])
-            else:
+            if delta.finish is not None:
                 self._retire(sequence, delta.finish.reason)
             sequence.request.sink(delta)
 

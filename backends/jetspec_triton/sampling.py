@@ -64,7 +64,7 @@ def sample(logits: np.ndarray, position: int, params: Sampling) -> int:
         return int(logits.argmax())
     if params.top_p >= 1.0 and params.top_k == 0:
         limit = params.temperature * _SPAN
-        ids = np.flatnonzero(logits > logits.max() - np.float32(limit * 1.001 + 1e-3))
+        ids = np.flatnonzero(logits >= logits.max() - limit * 1.001 - 1e-3)  # the margin covers rounding
         scaled = logits[ids].astype(np.float64) / params.temperature
     else:
         ids, scaled = candidates(logits, params)

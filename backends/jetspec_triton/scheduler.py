@@ -121,6 +121,7 @@ def _batch(sequences: list[Sequence], rows: list[_Row]) -> StepBatch:
         top_k=np.array([s.top_k for s in sampling], np.int32),
         top_p=np.array([s.top_p for s in sampling], np.float32),
         seeds=np.array([s.seed for s in sampling], np.uint64),
+        draft=np.array([s.drafting for s in sequences], np.int32),
         banned=np.array([token for row in banned for token in row], np.int32),
         banned_splits=np.concatenate(([0], np.cumsum([len(row) for row in banned]))).astype(np.int32),
         banned_until=np.array([len(s.request.prompt) + s.request.min_tokens for s in sequences], np.int32),

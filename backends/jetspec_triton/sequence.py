@@ -39,6 +39,10 @@ class Sequence:
         return self.committed < len(self.request.prompt)
 
     @property
+    def drafting(self) -> bool:
+        return self.request.speculate and self.request.draft_cap != 0
+
+    @property
     def holds_end_back(self) -> bool:
         return self.output_tokens < self.request.min_tokens
 
@@ -50,11 +54,13 @@ class Sequence:
     def propose(self, calibration: Calibration) -> Proposal:
         """Candidates after the last id, from the head and from the sequence's own text."""
         request = self.request
+        self._guess = (0, [])
         left = request.max_tokens - self.output_tokens - 1  # the bonus token takes one
-        if not request.speculate or left <= 0 or self._head is None:
+        if not self.drafting or left <= 0 or self._head is None:
             return NO_PROPOSAL
         ids, stated = self._head
         probs = stated * calibration.head_factor(self.sampled)[:, None]
+        probs /= np.maximum(probs.sum(axis=1, keepdims=True), 1.0)
         self._guess = self._lookup.propose(calibration.depth)
         n, chain = self._guess
         rates = calibration.lookup_rate(n, len(chain)) if chain else []
@@ -68,7 +74,7 @@ class Sequence:
             sampling = self.request.sampling
             positions = len(self.ids) + np.arange(len(ids))
             noise = np.stack([gumbel(sampling.seed, int(p), row) for p, row in zip(positions, ids)])
-            scores = log_probs / sampling.temperature + noise
+            scores = log_probs.astype(np.float64) / sampling.temperature + noise
             order = np.argsort(-scores, axis=1)
             scores = np.take_along_axis(scores, order, axis=1)
             ids = np.take_along_axis(ids, order, axis=1)
@@ -80,7 +86,7 @@ class Sequence:
 
     def take_emitted(self, tokens: list[int], log_probs: list[float], drafted: int, calibration: Calibration) -> Delta:
         """Account for one round's tokens and turn them into a delta; `delta.finish` is set when the sequence ends."""
-        if self._head is not None and self.request.speculate:
+        if self._head is not None and self.drafting:
             calibration.observe_head(self.sampled, self._head[1], self._head[0], tokens)
             if self._guess[1]:
                 calibration.observe_lookup(*self._guess, tokens)
@@ -88,10 +94,6 @@ class Sequence:
         self.first_token_ns = self.first_token_ns or self.last_token_ns
         self.rounds += 1
         self.draft_tokens += drafted
-        self.accepted_tokens += len(tokens) - 1
-        for depth in range(len(tokens) - 1):
-            if depth < len(self.accepted_by_depth):
-                self.accepted_by_depth[depth] += 1
         text, shown, reason = "", [], ""
         for token in tokens:
             shown.append(token)
@@ -107,6 +109,10 @@ class Sequence:
             if self.output_tokens == self.request.max_tokens:
                 reason = "length"
                 break
+        accepted = min(len(shown), len(tokens) - 1)  # what an end cut off counts nowhere
+        self.accepted_tokens += accepted
+        for depth in range(min(accepted, len(self.accepted_by_depth))):
+            self.accepted_by_depth[depth] += 1
         self.ids += shown
         self._lookup.extend(shown)
         if not reason:

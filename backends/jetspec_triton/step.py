@@ -28,6 +28,7 @@ class StepBatch(NamedTuple):
     top_k: np.ndarray  # (B) int32
     top_p: np.ndarray  # (B) float32
     seeds: np.ndarray  # (B) uint64
+    draft: np.ndarray  # (B) int32, 0 for a row that never speculates: the head leaves it out
     banned: np.ndarray  # (K) int32, ids that may not be drawn yet (end tokens before min_tokens), row after row
     banned_splits: np.ndarray  # (B + 1) int32
     banned_until: np.ndarray  # (B) int32, position (index in the sequence) from which they may
@@ -67,14 +68,20 @@ class LocalStep:
             min(target.limits.slots, draft.slots),
             min(target.limits.context, draft.context),
             target.limits.rows_per_step,
-            draft.config.depth,
+            draft.depth,
         )
 
     def run(self, batch: StepBatch) -> StepResult:
         out = self.target.extend(batch)
         ids, log_probs = self.draft.propose(
             DraftInput(
-                batch.slots, batch.lengths, out.features, out.feature_splits, out.emitted, out.emitted_splits
+                batch.slots,
+                batch.lengths,
+                out.features,
+                out.feature_splits,
+                out.emitted,
+                out.emitted_splits,
+                batch.draft,
             )
         )
         return StepResult(out.emitted, out.emitted_splits, out.log_probs, ids, log_probs)

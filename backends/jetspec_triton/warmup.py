@@ -50,6 +50,7 @@ def _chain(length: int, count: int, forced: bool) -> StepBatch:
         top_k=one(0),
         top_p=one(1, np.float32),
         seeds=one(0, np.uint64),
+        draft=one(1),
         banned=np.zeros(0, np.int32),
         banned_splits=np.zeros(2, np.int32),
         banned_until=one(0),

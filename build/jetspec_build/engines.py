@@ -15,16 +15,26 @@ from .graphs.llama import write_target
 
 
 def build_openvino(
-    target: Path, head: Path, out: Path, *, int8: bool = True, slots: int = 8, context: int = 2048, rows_per_step: int = 64
+    target: Path,
+    head: Path,
+    out: Path,
+    *,
+    int8: bool = True,
+    slots: int = 8,
+    context: int = 2048,
+    rows_per_step: int = 64,
+    draft_depth: int = 4,
 ) -> None:
     """Write `out/`: both graphs, both configurations, the tokenizer and the chat template.
 
     int8: store weights as int8 with one scale per output row (activations stay float32). The limits are those of
     `Manifest`. Raises `ConfigError` when the head was not made for the target or a limit is out of range.
     """
-    manifest = Manifest("openvino", target.name, head.name, int8, slots, context, rows_per_step)
+    manifest = Manifest("openvino", target.name, head.name, int8, slots, context, rows_per_step, draft_depth)
     config, draft_config = TargetConfig.load(target), DraftConfig.load(head)
     draft_config.check_target(config)
+    if draft_depth > draft_config.depth:
+        raise ConfigError(f"draft_depth is {draft_depth}, the head was trained for {draft_config.depth}; lower it")
     if context > config.max_position_embeddings:
         raise ConfigError(f"context is {context}, the target knows {config.max_position_embeddings} positions; lower it")
     (out / "draft").mkdir(parents=True, exist_ok=True)

@@ -52,6 +52,7 @@ def _add_build(commands) -> None:
     build.add_argument("--slots", type=int, default=8, help="sequences decoded at once")
     build.add_argument("--context", type=int, default=2048, help="tokens of prompt and answer together")
     build.add_argument("--rows-per-step", type=int, default=64, help="nodes of one step, all sequences together")
+    build.add_argument("--draft-depth", type=int, default=4, help="tokens the head proposes; fewer cost less")
     build.add_argument("--float32", action="store_true", help="keep float32 weights instead of int8")
     build.set_defaults(run=_build)
 
@@ -85,7 +86,8 @@ def _build(args) -> int:
     from jetspec_build.engines import build_openvino
     from jetspec_triton.errors import ConfigError
 
-    limits = {"slots": args.slots, "context": args.context, "rows_per_step": args.rows_per_step}
+    limits = {"slots": args.slots, "context": args.context, "rows_per_step": args.rows_per_step,
+              "draft_depth": args.draft_depth}
     try:
         build_openvino(args.target, args.head, args.out, int8=not args.float32, **limits)
     except ConfigError as error:

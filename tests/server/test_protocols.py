@@ -86,7 +86,7 @@ def _batch(slot: int, length: int, tokens: np.ndarray, n_forced: int) -> list[np
     count = len(tokens)
     ints = [[slot], [length], [0, count], tokens, np.arange(count) - 1, [n_forced], [1]]
     rest = [np.zeros(1, np.float32), np.zeros(1, np.int32), np.ones(1, np.float32), np.zeros(1, np.uint64)]
-    rest += [np.zeros(0, np.int32), np.zeros(2, np.int32), np.zeros(1, np.int32)]
+    rest += [np.ones(1, np.int32), np.zeros(0, np.int32), np.zeros(2, np.int32), np.zeros(1, np.int32)]
     return [np.asarray(a, np.int32) for a in ints] + rest
 
 

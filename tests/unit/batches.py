@@ -20,6 +20,7 @@ class BatchRow(NamedTuple):
     sampling: Sampling = Sampling()
     banned: tuple[int, ...] = ()
     banned_until: int = 0
+    draft: bool = True
 
 
 def chain_row(slot: int, length: int, tokens: list[int], **fields) -> BatchRow:
@@ -46,6 +47,7 @@ def step_batch(rows: list[BatchRow]) -> StepBatch:
         top_k=column(r.sampling.top_k for r in rows),
         top_p=column((r.sampling.top_p for r in rows), np.float32),
         seeds=column((r.sampling.seed for r in rows), np.uint64),
+        draft=column(r.draft for r in rows),
         banned=column(t for r in rows for t in r.banned),
         banned_splits=splits([r.banned for r in rows]),
         banned_until=column(r.banned_until for r in rows),

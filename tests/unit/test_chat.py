@@ -86,3 +86,15 @@ def test_a_chat_without_a_template_is_refused(tmp_path):
     assert encoder.encode("in", chat=False) == TOKENIZER.encode("in").ids
     with pytest.raises(InvalidRequest, match="chat"):
         encoder.encode("in", chat=True)
+
+
+def test_a_text_that_no_tokens_of_the_context_could_hold_is_refused_unread(directory):
+    longest = max(len(token) for token in TOKENIZER.get_vocab())
+    encoder = PromptEncoder(directory, 10)
+    fits = "a" * (10 * longest)
+    assert encoder.encode(fits, chat=False) == TOKENIZER.encode(fits).ids
+    for chat in (False, True):
+        with pytest.raises(InvalidRequest, match=f"{10 * longest + 1} bytes, {10 * longest}"):
+            encoder.encode(fits + "a", chat=chat)
+    with pytest.raises(InvalidRequest):
+        encoder.encode("€" * (10 * longest // 3 + 1), chat=False)  # bytes count, not characters

@@ -25,6 +25,7 @@ GOOD = {
     "slots": 8,
     "context": 2048,
     "rows_per_step": 64,
+    "draft_depth": 4,
 }
 
 
@@ -44,6 +45,8 @@ def test_a_manifest_round_trips(tmp_path):
         ({"context": (1 << 20) + 1}, ["context", "1048577", "1048576"]),
         ({"rows_per_step": 7}, ["rows_per_step", "7", "8", "1024"]),
         ({"rows_per_step": 1025}, ["rows_per_step", "1025", "1024"]),
+        ({"draft_depth": 0}, ["draft_depth", "0", "1", "64"]),
+        ({"draft_depth": 65}, ["draft_depth", "65", "64"]),
     ],
 )
 def test_a_manifest_out_of_range_is_refused_with_the_range(change, words):
@@ -52,9 +55,10 @@ def test_a_manifest_out_of_range_is_refused_with_the_range(change, words):
     assert [word for word in words if word not in str(refused.value)] == []
 
 
-@pytest.mark.parametrize("change", [{"slots": 1}, {"slots": 256}, {"context": 64}, {"rows_per_step": 8}, {"rows_per_step": 1024}])
-def test_the_ends_of_every_range_are_taken(change):
-    assert Manifest(**GOOD | change)
+@pytest.mark.parametrize("name, ends", [("slots", (1, 256)), ("context", (64, 1 << 20)), ("rows_per_step", (8, 1024)), ("draft_depth", (1, 64))])
+def test_the_ends_of_every_range_are_taken(name, ends):
+    for value in ends:
+        assert getattr(Manifest(**GOOD | {name: value}), name) == value
 
 
 def test_an_unbuilt_directory_is_refused(tmp_path):

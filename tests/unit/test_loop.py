@@ -229,6 +229,7 @@ def test_speculation_off_and_caps_are_kept_in_every_round():
         assert text(deltas) == LINES[0][3:15]
         drafted = [len(b.tokens) - int(b.n_forced.sum()) for b in loop.step.batches]
         assert max(drafted) == most and deltas[-1].finish.draft_tokens == sum(drafted)
+        assert {int(b.draft[0]) for b in loop.step.batches} == {int(most > 0)}  # the head leaves out who never drafts
 
 
 # Admission

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from jetspec_triton.errors import InvalidRequest
-from jetspec_triton.request import Request
+from jetspec_triton.request import MAX_STOPS, Request
 from jetspec_triton.sampling import Sampling
 from jetspec_triton.step import StepLimits
 
@@ -46,6 +46,7 @@ def check(**fields) -> None:
         ({"draft_cap": -1}, ["draft_budget", "-1", "0", "31"]),
         ({"draft_cap": 32}, ["draft_budget", "32", "0", "31"]),
         ({"stops": ("a", "")}, ["stop_words", "empty"]),
+        ({"stops": ("a",) * (MAX_STOPS + 1)}, ["stop_words", str(MAX_STOPS + 1), str(MAX_STOPS)]),
     ],
 )
 def test_a_refusal_names_the_value_and_the_limit(fields, words):
@@ -69,6 +70,7 @@ def test_a_refusal_names_the_value_and_the_limit(fields, words):
         {"draft_cap": 0},
         {"draft_cap": 31},
         {"stops": ("x", "\n\n")},
+        {"stops": ("a",) * MAX_STOPS},
     ],
 )
 def test_the_limits_themselves_are_taken(fields):

@@ -43,9 +43,10 @@ def emit(s: Sequence, tokens: list[int], calibration: Calibration | None = None,
 def test_nothing_is_proposed_before_the_first_token_or_when_speculation_is_off():
     calibration = Calibration(DEPTH)
     assert sequence().propose(calibration) == NO_PROPOSAL
-    off = sequence(speculate=False)
-    off.take_head(*head())
-    assert off.propose(calibration) == NO_PROPOSAL
+    for off in (sequence(speculate=False), sequence(draft_cap=0)):
+        assert not off.drafting
+        off.take_head(*head())
+        assert off.propose(calibration) == NO_PROPOSAL
 
 
 @pytest.mark.parametrize("max_tokens, depth", [(1, 0), (2, 1), (4, 3), (5, 4), (20, 4)])
@@ -58,7 +59,7 @@ def test_drafts_are_never_deeper_than_what_may_still_be_said(max_tokens, depth):
 
 
 def test_the_cap_is_the_requests_own():
-    for asked, cap in ((None, NO_CAP), (0, 0), (3, 3)):
+    for asked, cap in ((None, NO_CAP), (1, 1), (3, 3)):
         s = sequence(draft_cap=asked)
         s.take_head(*head())
         assert s.propose(Calibration(DEPTH)).cap == cap

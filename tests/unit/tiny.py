@@ -45,12 +45,12 @@ def tiny_tokenizer() -> Tokenizer:
 class ScriptedDraft(DraftEngine):
     """Proposes the true continuation with probability `accuracy` at each depth: first if always, else at any rank."""
 
-    config, slots, context, width = DRAFT_CONFIG, LIMITS.slots, LIMITS.context, 4
+    config, slots, context, depth, width = DRAFT_CONFIG, LIMITS.slots, LIMITS.context, DRAFT_CONFIG.depth, 4
 
     def __init__(self, truth: list[list[int]], accuracy: float, seed: int = 0):
         self._truth, self._accuracy, self._rng = truth, accuracy, np.random.default_rng(seed)
 
-    def propose(self, step: DraftInput) -> tuple[np.ndarray, np.ndarray]:
+    def propose_rows(self, step: DraftInput) -> tuple[np.ndarray, np.ndarray]:
         shape = (len(step.slots), self.config.depth, self.width)
         ids = self._rng.integers(VOCAB, size=shape).astype(np.int32)
         probs = np.sort(self._rng.dirichlet(np.ones(self.width + 1), size=shape[:2])[..., 1:], axis=-1)[..., ::-1]

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ..checkpoint import DraftConfig
+from ..errors import ConfigError
 from ..openvino_runtime import BLOCK, PagedBatch, PagedModel
 from .base import DraftEngine, DraftInput
 
@@ -18,31 +19,30 @@ class OpenVINODraft(DraftEngine):
 
     width = WIDTH
 
-    def __init__(self, directory: Path, slots: int, context: int, threads: int):
+    def __init__(self, directory: Path, slots: int, context: int, depth: int, threads: int):
         directory = Path(directory)
         self.config = DraftConfig.load(directory / "draft")
-        self.slots, self.context = slots, context
+        if depth > self.config.depth:
+            raise ConfigError(f"draft_depth is {depth}, the head was trained for {self.config.depth}; rebuild with less")
+        self.slots, self.context, self.depth = slots, context, depth
         self._blocks_per_slot = -(-(context + self.config.block_size) // BLOCK)
         blocks = slots * self._blocks_per_slot + 1
         self._scratch = blocks - 1
         shape = (self.config.num_layers, 2, blocks, self.config.num_kv_heads, BLOCK, self.config.head_dim)
         self._model = PagedModel(directory / "draft.onnx", np.zeros(shape, np.float32), threads)
 
-    def propose(self, step: DraftInput) -> tuple[np.ndarray, np.ndarray]:
-        config, depth = self.config, self.config.depth
-        emitted = np.diff(step.emitted_splits)
-        proposing = np.flatnonzero(emitted)
-        shape = (len(step.slots), depth, self.width)
+    def propose_rows(self, step: DraftInput) -> tuple[np.ndarray, np.ndarray]:
+        proposing = np.flatnonzero(np.diff(step.emitted_splits))
+        shape = (len(step.slots), self.depth, self.width)
         ids, log_probs = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
-        if len(step.features):
-            out = self._model.run(self._feeds(step, proposing))
-            blocks = len(proposing)
-            ids[proposing] = out["ids"][: blocks * depth].reshape(blocks, depth, self.width)
-            log_probs[proposing] = out["log_probs"][: blocks * depth].reshape(blocks, depth, self.width)
+        out = self._model.run(self._feeds(step, proposing))
+        count, shape = len(proposing), (len(proposing), self.depth, self.width)
+        ids[proposing] = out["ids"][: count * self.depth].reshape(shape)
+        log_probs[proposing] = out["log_probs"][: count * self.depth].reshape(shape)
         return ids, log_probs
 
     def _feeds(self, step: DraftInput, proposing: np.ndarray) -> dict[str, np.ndarray]:
-        size, context_rows = self.config.block_size, len(step.features)
+        size, context_rows = self.depth + 1, len(step.features)  # causal: a shorter block's rows are the same
         anchors = step.emitted[step.emitted_splits[proposing + 1] - 1]
         blocks = max(len(proposing), 1)  # a round of prompt chunks alone still runs one block, on scratch
         block_ids = np.full((blocks, size), self.config.mask_token_id, np.int32)

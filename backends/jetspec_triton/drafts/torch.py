@@ -16,13 +16,14 @@ class TorchDraft(DraftEngine):
 
     def __init__(self, head: DraftHead, embedding: Tensor, lm_head: Tensor, slots: int, context: int, width: int = 8):
         self.config, self.slots, self.context, self.width = head.config, slots, context, width
+        self.depth = head.config.depth
         self._head, self._embedding = head, embedding
         self._lm_head = lm_head[head.draft_vocab.long()]
         self._fused = [torch.zeros(0, head.config.hidden_size)] * slots
 
     @torch.inference_mode()
-    def propose(self, step: DraftInput) -> tuple[np.ndarray, np.ndarray]:
-        shape = (len(step.slots), self.config.depth, self.width)
+    def propose_rows(self, step: DraftInput) -> tuple[np.ndarray, np.ndarray]:
+        shape = (len(step.slots), self.depth, self.width)
         ids, log_probs = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
         for b, slot in enumerate(step.slots):
             new = self._head.fuse(torch.from_numpy(step.features[step.feature_splits[b] : step.feature_splits[b + 1]]))
