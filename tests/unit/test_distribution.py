@@ -179,6 +179,13 @@ def test_the_same_seed_gives_the_same_tokens_with_any_tree(logits, many, kind):
     assert np.array_equal(first_two(kind, logits, Sampling(1.0), 1500), many[:1500])
 
 
+def test_the_noise_that_ranks_drafts_is_the_noise_that_draws(logits):
+    """Ranked with the target's own logits and noise, the first candidate is always the token."""
+    pairs = first_two("noise", logits, Sampling(1.0), 2 * ROWS)
+    ranked_first = [tree("noise", logits, seed, 1.0)[0][0] for seed in range(2 * ROWS)]
+    assert pairs[:, 0].tolist() == ranked_first
+
+
 def test_the_statistic_sees_small_errors(logits, many):
     """The draws are enough to tell a slightly wrong temperature, top_k or top_p, and a second token that ignores the first."""
     for wrong in (Sampling(1.05), Sampling(1.0, 30), Sampling(1.0, 0, 0.97)):

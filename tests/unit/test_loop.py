@@ -34,16 +34,18 @@ class Recorded(Metrics):
     def __init__(self):
         self.ends: list[str] = []
         self.load: tuple[int, int] | None = None
-        self.tokens = self.rows = 0
+        self.tokens = self.rows = self.drafted = self.accepted = 0
 
     def set_load(self, running, waiting):
         self.load = running, waiting
 
     def observe_round(self, rows, drafted, step_seconds, host_seconds):
         self.rows += rows
+        self.drafted += drafted
 
     def observe_emitted(self, sequence, tokens, drafted, accepted):
         self.tokens += tokens
+        self.accepted += accepted
 
     def observe_finished(self, sequence, reason):
         self.ends.append(reason)
@@ -204,13 +206,17 @@ def test_bursts_are_long_and_max_tokens_is_exact():
     ],
 )
 def test_the_earliest_end_in_a_burst_wins(fields, shown, reason, speculate):
-    loop = make()
+    metrics = Recorded()
+    loop = make(metrics=metrics)
     deltas = submit(loop, 0, **{"max_tokens": 20, "speculate": speculate, **fields})
     drain(loop)
     assert (text(deltas), ends(deltas)) == (shown, [reason])
     emitted = [i for d in deltas for i in d.ids]
     assert emitted == ids(LINES[0])[3 : 3 + len(emitted)]
-    assert deltas[-1].finish.output_tokens == len(emitted) == sum(len(d.log_probs) for d in deltas)
+    finish = deltas[-1].finish
+    assert finish.output_tokens == len(emitted) == sum(len(d.log_probs) for d in deltas)
+    assert (metrics.tokens, metrics.drafted) == (finish.output_tokens, finish.draft_tokens)
+    assert metrics.accepted == finish.accepted_tokens == sum(finish.accepted_by_depth) <= finish.output_tokens
 
 
 def test_the_end_token_is_an_id_of_the_stream_and_no_text_of_it():
