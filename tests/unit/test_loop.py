@@ -194,6 +194,8 @@ def test_bursts_are_long_and_max_tokens_is_exact():
     "fields, shown, reason",
     [
         ({"stops": ("gh",)}, "cdef", "stop"),
+        ({"stops": ("de",)}, "c", "stop"),
+        ({"end_ids": frozenset(ids("d"))}, "c", "stop"),
         ({"stops": ("gh", "fg")}, "cde", "stop"),
         ({"end_ids": frozenset(ids("g"))}, "cdef", "stop"),
         ({"end_ids": frozenset(ids("g")), "stops": ("gh",)}, "cdef", "stop"),
