@@ -31,11 +31,7 @@ NEUTRAL = {
     "guided_decoding_guide_type": "",
     "guided_decoding_guide": "",
 }
-ERROR_CODES = {
-    InvalidRequest: pb_utils.TritonError.INVALID_ARG,
-    QueueFull: pb_utils.TritonError.UNAVAILABLE,
-    Stopping: pb_utils.TritonError.UNAVAILABLE,
-}
+ERROR_CODES = {InvalidRequest: "INVALID_ARG", QueueFull: "UNAVAILABLE", Stopping: "UNAVAILABLE"}
 OUTPUT_DTYPES = {
     "output_ids": np.int32,
     "output_log_probs": np.float32,
@@ -127,7 +123,8 @@ class Stream:
 
     def fail(self, error: Exception) -> None:
         """End the stream with an error response."""
-        failure = pb_utils.TritonError(str(error), ERROR_CODES.get(type(error), pb_utils.TritonError.INTERNAL))
+        code = getattr(pb_utils.TritonError, ERROR_CODES.get(type(error), "INTERNAL"))
+        failure = pb_utils.TritonError(str(error), code)
         self._send(pb_utils.InferenceResponse(error=failure), pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
     def _send(self, response, flags: int) -> None:

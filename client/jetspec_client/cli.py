@@ -10,6 +10,8 @@ from pathlib import Path
 
 from .client import Client, Options, ServerUnavailable
 from .demo import PROMPT, run_demo
+from .load_tools import exec_tool
+from .local_server import LocalServer, ServerError
 from .measure import answer
 
 ROOT = Path(__file__).resolve().parents[2]  # the checkout this package is installed from
@@ -38,6 +40,9 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         return args.run(args)
+    except ServerError as error:
+        print(f"jetspec {args.command}: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
@@ -98,8 +103,6 @@ def _build(args) -> int:
 
 
 def _serve(args) -> int:
-    from .local_server import LocalServer, ServerError
-
     ports = {"http_port": args.http_port, "grpc_port": args.grpc_port, "metrics_port": args.metrics_port}
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     server = LocalServer(args.model_repository, ROOT / "backends", **ports)
@@ -108,9 +111,6 @@ def _serve(args) -> int:
         server.wait_ready()
         print(f"ready: gRPC {server.grpc_url}, HTTP {server.http_port}, metrics {server.metrics_port}; Ctrl-C stops", flush=True)
         return server.wait()
-    except ServerError as error:
-        print(f"jetspec serve: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
         print("stopping: running streams may finish", flush=True)
         return 0
@@ -119,13 +119,7 @@ def _serve(args) -> int:
 
 
 def _exec(args) -> int:
-    from .load_tools import exec_tool
-    from .local_server import ServerError
-
-    try:
-        exec_tool(args.tool)
-    except ServerError as error:
-        print(f"jetspec exec: {error}", file=sys.stderr)
+    exec_tool(args.tool)  # does not return
     return 1
 
 

@@ -156,10 +156,7 @@ class LocalServer:
         code = self._process.wait()
         for leftover in Path("/dev/shm").glob(f"{self._shm_prefix}*"):
             leftover.unlink(missing_ok=True)
-        if self.log.parent != self._home:
-            shutil.rmtree(self._home, ignore_errors=True)
-        else:
-            shutil.rmtree(self._home / "backends", ignore_errors=True)
+        shutil.rmtree(self._home / "backends" if code else self._home, ignore_errors=True)  # a failure keeps its log
         return code
 
     def __enter__(self) -> LocalServer:
