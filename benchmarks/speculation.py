@@ -125,7 +125,7 @@ def main() -> None:
         client = Client(server.grpc_url)
         ask(client, prompts[0][1], args.max_tokens, True, {})  # the calibration starts from somewhere real
         records = alone(client, prompts, args.max_tokens)
-        same = in_company(client, prompts, records, args.max_tokens, args.others)
+        same = in_company(client, prompts, records, args.max_tokens, args.others) if args.others else []
         memory = server.resident_bytes()
     table = summarise(records)
     print(f"\n{'':22}{'plain tok/s':>12}{'spec. tok/s':>12}{'speed-up':>10}{'tokens/round':>14}{'same ids':>12}")

@@ -61,8 +61,7 @@ def _attention(g, h, fused, config, tensors, i, table, orders, paged):
     weights = {n: tensors[f"layers.{i}.self_attn.{n}.weight"] for n in ("q_proj", "k_proj", "v_proj", "q_norm", "k_norm")}
     q = g.op("Gather", g.linear(h, weights["q_proj"], f"layers.{i}.q_proj"), query_order)
     source = g.op("Gather", g.op("Concat", fused, h, axis=0), kv_order)
-    k = g.linear(source, weights["k_proj"], f"layers.{i}.k_proj")
-    v = g.linear(source, weights["v_proj"], f"layers.{i}.v_proj")
+    k, v = L.joined_linear(g, source, [weights["k_proj"], weights["v_proj"]], f"layers.{i}.kv")
     q = L.rms_norm(g, L.split_heads(g, q, heads, dim), weights["q_norm"], config.rms_norm_eps)
     k = L.rms_norm(g, L.split_heads(g, k, kv_heads, dim), weights["k_norm"], config.rms_norm_eps)
     q = L.merge_heads(g, L.rotate(g, q, table), heads * dim)

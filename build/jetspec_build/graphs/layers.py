@@ -64,6 +64,12 @@ def rotate(g: GraphWriter, x: str, table: Rope) -> str:
     return g.op("Concat", low, high, axis=-1)
 
 
+def joined_linear(g: GraphWriter, x: str, weights: list[np.ndarray], name: str) -> list[str]:
+    """Several linear layers of one input as one product: fewer, larger kernels."""
+    sizes = g.constant(np.array([len(w) for w in weights], np.int64))
+    return g.ops("Split", len(weights), g.linear(x, np.concatenate(weights), name), sizes, axis=-1)
+
+
 def split_heads(g: GraphWriter, x: str, heads: int, dim: int) -> str:
     return g.op("Reshape", x, g.constant(np.array([-1, heads, dim], np.int64)))
 
@@ -73,8 +79,8 @@ def merge_heads(g: GraphWriter, x: str, width: int) -> str:
 
 
 def swiglu(g: GraphWriter, x: str, tensors: dict[str, np.ndarray], prefix: str) -> str:
-    gate = g.linear(x, tensors[f"{prefix}.gate_proj.weight"], f"{prefix}.gate_proj")
-    up = g.linear(x, tensors[f"{prefix}.up_proj.weight"], f"{prefix}.up_proj")
+    names = [f"{prefix}.gate_proj", f"{prefix}.up_proj"]
+    gate, up = joined_linear(g, x, [tensors[f"{name}.weight"] for name in names], f"{prefix}.gate_up")
     act = g.op("Mul", gate, g.op("Sigmoid", gate))
     return g.linear(g.op("Mul", act, up), tensors[f"{prefix}.down_proj.weight"], f"{prefix}.down_proj")
 

@@ -45,7 +45,8 @@ def _layer(g, x, config, tensors, i, dims, table, paged):
     heads, kv_heads, dim = dims
     prefix = f"layers.{i}"
     h = L.rms_norm(g, x, tensors[f"{prefix}.input_layernorm.weight"], config.rms_norm_eps)
-    q, k, v = (g.linear(h, tensors[f"{prefix}.self_attn.{n}.weight"], f"{prefix}.{n}") for n in ("q_proj", "k_proj", "v_proj"))
+    weights = [tensors[f"{prefix}.self_attn.{n}.weight"] for n in ("q_proj", "k_proj", "v_proj")]
+    q, k, v = L.joined_linear(g, h, weights, f"{prefix}.qkv")
     q = L.merge_heads(g, L.rotate(g, L.split_heads(g, q, heads, dim), table), heads * dim)
     k = L.merge_heads(g, L.rotate(g, L.split_heads(g, k, kv_heads, dim), table), kv_heads * dim)
     attention = L.paged_attention(g, q, k, v, i, dims, paged)
