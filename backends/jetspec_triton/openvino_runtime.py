@@ -104,6 +104,9 @@ class PagedModel:
         self._dynamic = self._compile(model, {})
         self._static = {rows: self._compile(model.clone(), shapes) for rows, shapes in sorted((static or {}).items())}
 
+    def last_dimension(self, output: str) -> int:
+        return self._dynamic.get_compiled_model().output(output).partial_shape[-1].get_length()
+
     @property
     def static_rows(self) -> list[int]:
         return list(self._static)

@@ -8,10 +8,11 @@ from pathlib import Path
 from jetspec_triton.checkpoint import DraftConfig, TargetConfig, load_tensors
 from jetspec_triton.config import MANIFEST, Manifest
 from jetspec_triton.errors import ConfigError
-from jetspec_triton.drafts.openvino import WIDTH
 
 from .graphs.draft_head import write_draft_head
 from .graphs.llama import write_target
+
+DRAFT_WIDTH = 8  # candidates per depth that the head returns; sampling re-ranks them with its noise
 
 
 def build_openvino(
@@ -23,7 +24,7 @@ def build_openvino(
     slots: int = 8,
     context: int = 2048,
     rows_per_step: int = 64,
-    draft_depth: int = 4,
+    draft_depth: int = 3,
 ) -> None:
     """Write `out/`: both graphs, both configurations, the tokenizer and the chat template.
 
@@ -43,7 +44,7 @@ def build_openvino(
     write_target(config, tensors, draft_config.target_layer_ids, out / "target.onnx", int8=int8)
     embedding = tensors["embed_tokens.weight"]
     lm_head = tensors.get("lm_head.weight", embedding)
-    write_draft_head(draft_config, load_tensors(head), embedding, lm_head, WIDTH, out / "draft.onnx", int8=int8)
+    write_draft_head(draft_config, load_tensors(head), embedding, lm_head, DRAFT_WIDTH, out / "draft.onnx", int8=int8)
     for name in ("tokenizer.json", "chat_template.jinja"):
         if (target / name).is_file():
             shutil.copyfile(target / name, out / name)

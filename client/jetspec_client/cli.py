@@ -57,7 +57,7 @@ def _add_build(commands) -> None:
     build.add_argument("--slots", type=int, default=8, help="sequences decoded at once")
     build.add_argument("--context", type=int, default=2048, help="tokens of prompt and answer together")
     build.add_argument("--rows-per-step", type=int, default=64, help="nodes of one step, all sequences together")
-    build.add_argument("--draft-depth", type=int, default=4, help="tokens the head proposes; fewer cost less")
+    build.add_argument("--draft-depth", type=int, default=3, help="tokens the head proposes; fewer cost less")
     build.add_argument("--float32", action="store_true", help="keep float32 weights instead of int8")
     build.set_defaults(run=_build)
 

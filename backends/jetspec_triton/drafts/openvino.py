@@ -11,13 +11,9 @@ from ..errors import ConfigError
 from ..openvino_runtime import BLOCK, PagedBatch, PagedModel
 from .base import DraftEngine, DraftInput
 
-WIDTH = 8  # candidates per depth that the graph returns
-
 
 class OpenVINODraft(DraftEngine):
     """`directory` holds `draft/config.json` and `draft.onnx`. Block rows are overwritten in the next round."""
-
-    width = WIDTH
 
     def __init__(self, directory: Path, slots: int, context: int, depth: int, threads: int):
         directory = Path(directory)
@@ -30,6 +26,7 @@ class OpenVINODraft(DraftEngine):
         self._scratch = blocks - 1
         shape = (self.config.num_layers, 2, blocks, self.config.num_kv_heads, BLOCK, self.config.head_dim)
         self._model = PagedModel(directory / "draft.onnx", np.zeros(shape, np.float32), threads)
+        self.width = self._model.last_dimension("ids")
 
     def propose_rows(self, step: DraftInput) -> tuple[np.ndarray, np.ndarray]:
         proposing = np.flatnonzero(np.diff(step.emitted_splits))

@@ -48,6 +48,7 @@ def write_draft_head(
     x = L.rms_norm(g, g.op("Gather", x, proposal_rows), tensors["norm.weight"], config.rms_norm_eps)
     vocab = tensors.get("draft_vocab", np.arange(config.vocab_size, dtype=np.int32))
     log_probs = g.op("LogSoftmax", g.linear(x, lm_head[vocab], "draft_lm_head"), axis=-1)
+    width = min(width, len(vocab))
     values, index = g.ops("TopK", 2, log_probs, g.constant(np.array([width], np.int64)), axis=-1)
     ids = g.op("Gather", g.constant(vocab.astype(np.int32), "draft_vocab"), index)
     g.output(ids, "ids", int32, ["P", width])
