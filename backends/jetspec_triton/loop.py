@@ -110,7 +110,8 @@ class DecodingLoop:
             if not tokens:
                 continue
             delta = sequence.take_emitted(tokens, log_probs[start:stop], planned.drafted[b], self.calibration)
-            self._metrics.observe_emitted(sequence, len(delta.ids), planned.drafted[b], accepted)
+            shown = min(accepted, len(delta.ids))  # what an end cut off counts nowhere
+            self._metrics.observe_emitted(sequence, len(delta.ids), planned.drafted[b], shown)
             if delta.finish is None and sequence.drafting:
                 sequence.take_head(result.draft_ids[b], result.draft_log_probs[b])
             if delta.finish is not None:

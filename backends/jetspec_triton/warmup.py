@@ -13,7 +13,7 @@ _ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 _CONTEXT = 128  # committed rows under which rounds are measured
 
 
-def measure_cost(step: Step, repeats: int = 5) -> CostCurve:
+def measure_cost(step: Step, repeats: int = 4) -> CostCurve:
     """Median seconds of a decoding round of one sequence by its rows. Uses slot 0, which must be idle."""
     limit = step.limits.rows_per_step
     context = min(_CONTEXT, step.limits.context - 1)

@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     serve.set_defaults(run=_serve)
     demo = commands.add_parser("demo", help="start a server, stream one prompt plain and speculative, compare")
     demo.add_argument("--prompt", default=PROMPT)
-    demo.add_argument("--max-tokens", type=int, default=160)
+    demo.add_argument("--max-tokens", type=int, default=128)
     demo.set_defaults(run=lambda args: run_demo(ROOT, args.prompt, args.max_tokens))
     _add_generate(commands)
     tool = commands.add_parser("exec", help="run perf_analyzer or genai-perf with the libraries they need")
