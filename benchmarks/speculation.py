@@ -51,7 +51,9 @@ def alone(client: Client, prompts: list[tuple[str, str]], max_tokens: int) -> li
     return records
 
 
-def in_company(client: Client, prompts: list[tuple[str, str]], records: list[dict], max_tokens: int, others: int) -> list[bool]:
+def in_company(
+    client: Client, prompts: list[tuple[str, str]], records: list[dict], max_tokens: int, others: int
+) -> list[bool]:
     """Whether each speculative and plain answer beside `others` running streams has the ids it had alone."""
     ended = threading.Event()
 
@@ -98,9 +100,13 @@ def summarise(records: list[dict]) -> dict:
 
 
 def machine() -> dict:
-    cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "unknown")
+    cpu = next(
+        (line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "unknown"
+    )
     flags = next(line for line in open("/proc/cpuinfo") if line.startswith("flags")).split()
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.strip()
     return {
         "cpu": cpu,
         "cores": len(os.sched_getaffinity(0)),
@@ -133,7 +139,9 @@ def main() -> None:
         for name, row in rows.items():
             print(f"{mode + ' ' + name:22}{row['plain_tokens_per_s']:12.1f}{row['speculative_tokens_per_s']:12.1f}"
                   f"{row['speed_up']:10.2f}{row['tokens_per_round']:14.2f}{row.get('same_ids', ''):>12}")  # fmt: skip
-    print(f"same ids beside {args.others} other streams: {sum(same)} of {len(same)}; server memory {memory / 1e9:.2f} GB")
+    print(
+        f"same ids beside {args.others} other streams: {sum(same)} of {len(same)}; server memory {memory / 1e9:.2f} GB"
+    )
     if args.out:
         result = {
             "machine": machine(),

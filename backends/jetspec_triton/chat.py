@@ -38,7 +38,9 @@ class PromptEncoder:
         if not chat:
             return self.tokenizer.encode(text).ids
         if self._chat_ends is None:
-            raise InvalidRequest("chat is true, but this model has no chat template; send the whole prompt as text_input")
+            raise InvalidRequest(
+                "chat is true, but this model has no chat template; send the whole prompt as text_input"
+            )
         before, after = (self.tokenizer.encode(end, add_special_tokens=False).ids for end in self._chat_ends)
         return before + self._plain.encode(text, add_special_tokens=False).ids + after
 

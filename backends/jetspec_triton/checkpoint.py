@@ -39,8 +39,7 @@ class TargetConfig:
         model_type = raw.get("model_type")
         if model_type != "llama":
             raise ConfigError(
-                f"{directory}: model_type is {model_type!r}, supported is 'llama'; "
-                "point at a Llama-family checkpoint"
+                f"{directory}: model_type is {model_type!r}, supported is 'llama'; point at a Llama-family checkpoint"
             )
         rope = raw.get("rope_parameters") or {}
         for name in ("rope_scaling", "rope_parameters"):
@@ -49,7 +48,9 @@ class TargetConfig:
                 raise ConfigError(f"{directory}: {name} {scaling} is not supported; use a checkpoint without it")
         for name, served in (("attention_bias", False), ("mlp_bias", False), ("hidden_act", "silu")):
             if raw.get(name, served) != served:
-                raise ConfigError(f"{directory}: {name} is {raw[name]!r}, supported is {served!r}; use another checkpoint")
+                raise ConfigError(
+                    f"{directory}: {name} is {raw[name]!r}, supported is {served!r}; use another checkpoint"
+                )
         eos = raw.get("eos_token_id")
         eos_ids = tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,)
         heads = raw["num_attention_heads"]
@@ -176,7 +177,10 @@ class DraftConfig:
                 raise ConfigError(
                     f"the draft head's {name} is {mine}, the target's is {theirs}; use a head trained for this target"
                 )
-        if not all(0 <= i < target.num_layers for i in self.target_layer_ids) or not 0 <= self.mask_token_id < target.vocab_size:
+        if (
+            not all(0 <= i < target.num_layers for i in self.target_layer_ids)
+            or not 0 <= self.mask_token_id < target.vocab_size
+        ):
             raise ConfigError(
                 f"target_layer_ids {self.target_layer_ids} must be below {target.num_layers} and mask_token_id "
                 f"{self.mask_token_id} below {target.vocab_size}; use a head trained for this target"
@@ -231,5 +235,7 @@ def _to_numpy(name: str, stored: dict) -> np.ndarray:
         if array.dtype.kind == "f":
             array = array.astype(np.float32)
     else:
-        raise ConfigError(f"tensor {name} is {stored['dtype']}, supported are BF16 and {', '.join(_DTYPES)}; convert it")
+        raise ConfigError(
+            f"tensor {name} is {stored['dtype']}, supported are BF16 and {', '.join(_DTYPES)}; convert it"
+        )
     return array.reshape(stored["shape"]).copy() if not array.flags.writeable else array.reshape(stored["shape"])

@@ -31,7 +31,12 @@ class Manifest:
     def __post_init__(self):
         if self.engine != "openvino":
             raise ConfigError(f"engine is {self.engine!r}, supported is 'openvino'; rebuild with a supported engine")
-        for name, low, high in (("slots", 1, 256), ("context", 64, 1 << 20), ("rows_per_step", 8, 1024), ("draft_depth", 1, 64)):
+        for name, low, high in (
+            ("slots", 1, 256),
+            ("context", 64, 1 << 20),
+            ("rows_per_step", 8, 1024),
+            ("draft_depth", 1, 64),
+        ):
             value = getattr(self, name)
             if type(value) is not int:
                 raise ConfigError(f"{name} is {value!r}, it must be a whole number; rebuild the engine")

@@ -61,7 +61,9 @@ class PagedBatch:
         self._blocks: list[np.ndarray] = []
         self._masks: list[np.ndarray] = []
 
-    def add(self, first_block: int, past: int, parents: np.ndarray | None, depths: np.ndarray | None, count: int) -> None:
+    def add(
+        self, first_block: int, past: int, parents: np.ndarray | None, depths: np.ndarray | None, count: int
+    ) -> None:
         """A sequence whose blocks start at `first_block`; `parents` None means a causal chain of `count` nodes."""
         self._past.append(past)
         self._counts.append(count)
@@ -87,7 +89,9 @@ class PagedModel:
     caches: float32 `(L, 2, blocks, n_kv, BLOCK, D)`, owned by the caller and written in place by the plugin.
     """
 
-    def __init__(self, path: Path, caches: np.ndarray, threads: int, static: dict[int, dict[str, list[int]]] | None = None):
+    def __init__(
+        self, path: Path, caches: np.ndarray, threads: int, static: dict[int, dict[str, list[int]]] | None = None
+    ):
         if not path.is_file():
             raise ConfigError(f"{path} does not exist; run `jetspec build` for this checkpoint first")
         core = ov.Core()

@@ -10,7 +10,6 @@ from .errors import InvalidRequest
 from .sampling import Sampling
 from .step import StepLimits
 
-
 MAX_STOPS = 64
 
 

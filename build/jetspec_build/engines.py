@@ -37,7 +37,9 @@ def build_openvino(
     if draft_depth > draft_config.depth:
         raise ConfigError(f"draft_depth is {draft_depth}, the head was trained for {draft_config.depth}; lower it")
     if context > config.max_position_embeddings:
-        raise ConfigError(f"context is {context}, the target knows {config.max_position_embeddings} positions; lower it")
+        raise ConfigError(
+            f"context is {context}, the target knows {config.max_position_embeddings} positions; lower it"
+        )
     (out / "draft").mkdir(parents=True, exist_ok=True)
     (out / MANIFEST).unlink(missing_ok=True)
     tensors = {name.removeprefix("model."): array for name, array in load_tensors(target).items()}

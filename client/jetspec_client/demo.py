@@ -48,7 +48,9 @@ def _report(runs: dict[str, list[Answer]], memory: int) -> int:
     print(f"server memory:     {memory / 1e9:.2f} GB, {len(runs['plain'][0].ids)} tokens, medians of {REPEATS}")
     for name, answers in runs.items():
         rounds = statistics.median(a.tokens_per_round for a in answers)
-        print(f"{name + ':':18} {speed[name]:.1f} tokens/s, {rounds:.2f} tokens per round, first token {first[name] * 1e3:.0f} ms")
+        print(
+            f"{name + ':':18} {speed[name]:.1f} tokens/s, {rounds:.2f} tokens per round, first token {first[name] * 1e3:.0f} ms"
+        )
     print(f"speed-up:          {speed['speculative'] / speed['plain']:.2f}x")
     print(f"identical:         {'yes' if identical else 'no'}")
     return 0 if identical else 1

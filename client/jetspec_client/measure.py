@@ -50,7 +50,9 @@ class Answer:
         )
 
 
-def answer(client: Client, prompt: str | list[int], options: Options, show: Callable[[str], None] = lambda text: None) -> Answer:
+def answer(
+    client: Client, prompt: str | list[int], options: Options, show: Callable[[str], None] = lambda text: None
+) -> Answer:
     """Stream one answer, passing each piece of text to `show`."""
     started = time.perf_counter()
     arrivals, chunks = [], []

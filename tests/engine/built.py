@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
-
 from jetspec_build.engines import build_openvino
 from jetspec_triton.checkpoint import DraftConfig
 from jetspec_triton.drafts.openvino import OpenVINODraft
@@ -17,6 +15,7 @@ from jetspec_triton.modules.llama import Llama
 from jetspec_triton.targets.base import TargetLimits
 from jetspec_triton.targets.openvino import OpenVINOTarget
 from jetspec_triton.targets.torch import TorchTarget
+from transformers import LlamaConfig, LlamaForCausalLM
 
 VOCAB = 96
 LAYERS = (0, 2)  # captured by the head

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-
 from jetspec_triton.sampling import Sampling
 from jetspec_triton.targets.base import TargetLimits
 from jetspec_triton.targets.torch import TorchTarget

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from jetspec_triton.modules.llama import KVCache, Llama, causal_mask
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
-
-from jetspec_triton.modules.llama import KVCache, Llama, causal_mask
 
 from .built import VOCAB, write_target
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from jetspec_triton.drafts.base import DraftInput
 from jetspec_triton.errors import ConfigError
 from jetspec_triton.step import LocalStep

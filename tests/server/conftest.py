@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from jetspec_client import Client
 from jetspec_client.local_server import LocalServer
 

@@ -9,9 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from tritonclient.utils import InferenceServerException
-
 from jetspec_client import Client, Options
+from tritonclient.utils import InferenceServerException
 
 from .conftest import start_server
 
@@ -54,6 +53,10 @@ def _stub_of(server, model: str) -> int:
                 command = (entry / "cmdline").read_bytes().decode(errors="replace")
             except OSError:
                 continue
-            if "triton_python_backend_stub" in command and f"jetspec_{model}" in command and server._shm_prefix in command:
+            if (
+                "triton_python_backend_stub" in command
+                and f"jetspec_{model}" in command
+                and server._shm_prefix in command
+            ):
                 return int(entry.name)
     raise AssertionError(f"no process of {model} found")

@@ -8,7 +8,6 @@ import urllib.request
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
-
 from jetspec_client import Client, Options
 
 from .conftest import metric

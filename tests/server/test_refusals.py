@@ -8,9 +8,8 @@ import time
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
-from tritonclient.utils import InferenceServerException
-
 from jetspec_client import Options
+from tritonclient.utils import InferenceServerException
 
 
 def tensor(name: str, kind: str, values, dtype) -> grpcclient.InferInput:

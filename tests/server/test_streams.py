@@ -6,7 +6,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-
 from jetspec_client import Options
 
 from .conftest import metric
@@ -51,7 +50,9 @@ def test_a_cancelled_stream_frees_its_slot(client, server):
         next(stream)
     assert metric(server, "jetspec_running_requests") == 8  # every slot
     streams[3].close()
-    assert client.generate(PROMPTS[0], Options(max_tokens=4, end_id=-1)).finish_reason == "length"  # runs in the freed slot
+    assert (
+        client.generate(PROMPTS[0], Options(max_tokens=4, end_id=-1)).finish_reason == "length"
+    )  # runs in the freed slot
     for stream in streams:
         stream.close()
     deadline = time.monotonic() + 10
@@ -63,7 +64,9 @@ def test_a_cancelled_stream_frees_its_slot(client, server):
 
 def test_max_tokens_is_exact_and_the_reason_is_told(client):
     for limit in (1, 2, 3, 7, 30):
-        chunks = list(client.stream("Repeat: one two one two one two one two one two", Options(max_tokens=limit, end_id=-1)))
+        chunks = list(
+            client.stream("Repeat: one two one two one two one two one two", Options(max_tokens=limit, end_id=-1))
+        )
         assert sum(len(c.ids) for c in chunks) == limit
         assert [c.finish_reason for c in chunks] == [""] * (len(chunks) - 1) + ["length"]
         assert chunks[-1].counts["num_output_tokens"] == limit
@@ -110,7 +113,10 @@ def test_a_seed_is_drawn_and_told_when_none_is_given(client):
 def test_streamed_text_is_the_one_shot_text(client):
     prompt = "Write one sentence in Japanese, one in Arabic and three emoji."
     chunks = list(client.stream(prompt, Options(max_tokens=80, chat=True, temperature=1.0, seed=5)))
-    assert "".join(c.text for c in chunks) == client.generate(prompt, Options(max_tokens=80, temperature=1.0, seed=5, chat=True)).text
+    assert (
+        "".join(c.text for c in chunks)
+        == client.generate(prompt, Options(max_tokens=80, temperature=1.0, seed=5, chat=True)).text
+    )
     assert not any("\ufffd" in c.text for c in chunks[:-1])
 
 

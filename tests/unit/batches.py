@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-
 from jetspec_triton.sampling import Sampling
 from jetspec_triton.step import StepBatch
 

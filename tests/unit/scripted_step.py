@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-
 from jetspec_triton.accept import walk
 from jetspec_triton.step import StepBatch, StepLimits, StepResult
 from jetspec_triton.tree import depths_of

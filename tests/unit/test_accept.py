@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from jetspec_triton.accept import longest_match, walk
 
 from .trees import path_to, rows

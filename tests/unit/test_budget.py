@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from jetspec_triton.budget import NO_CAP, NO_PROPOSAL, CostCurve, Draft, Proposal, _children, plan
 
 VOCAB = 6

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from jetspec_triton.calibration import Calibration
 from jetspec_triton.lookup import MAX_NGRAM
 
@@ -73,6 +72,15 @@ def test_look_up_rates_are_conditional_hit_rates(ngram):
     assert calibration.lookup_rate(ngram, 2) == calibration.lookup_rate(ngram, DEPTH)[:2]
     for other in set(before) - {ngram}:
         assert calibration.lookup_rate(other, DEPTH) == before[other]
+
+
+def test_what_follows_a_wrong_guess_is_not_judged():
+    """The text may go on along another branch; the rest of the chain was then never on trial."""
+    calibration = Calibration(DEPTH)
+    before = calibration.lookup_rate(2, DEPTH)
+    calibration.observe_lookup(2, [10, 11, 12, 13], [10, 99, 12, 50])
+    after = calibration.lookup_rate(2, DEPTH)
+    assert after[0] > before[0] and after[1] < before[1] and after[2:] == before[2:]
 
 
 def test_longer_n_grams_are_believed_more_before_any_evidence():

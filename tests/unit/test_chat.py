@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
 from jetspec_triton.chat import PromptEncoder
 from jetspec_triton.errors import InvalidRequest
 

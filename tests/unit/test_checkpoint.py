@@ -11,13 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
-
 from jetspec_triton.checkpoint import DraftConfig, TargetConfig, load_tensors
 from jetspec_triton.errors import ConfigError
 from jetspec_triton.modules.draft_head import DraftHead
 from jetspec_triton.step import LocalStep
 from jetspec_triton.targets.torch import TorchTarget
+from safetensors.torch import save_file
 
 from .tiny import CONFIG, DRAFT_CONFIG, LIMITS, ScriptedDraft, tiny_head, tiny_target
 

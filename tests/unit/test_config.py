@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from jetspec_triton.config import (
     MANIFEST,
     LoopSettings,

@@ -10,7 +10,6 @@ import math
 
 import numpy as np
 import pytest
-
 from jetspec_triton.sampling import Sampling, gumbel
 from jetspec_triton.targets.base import Forward, Rows, TargetEngine, TargetLimits
 from jetspec_triton.targets.torch import TorchTarget

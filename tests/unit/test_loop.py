@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 
 import pytest
-
 from jetspec_triton.errors import InvalidRequest, JetSpecError, QueueFull, StepFailed
 from jetspec_triton.loop import DecodingLoop, collect
 from jetspec_triton.metrics import Metrics

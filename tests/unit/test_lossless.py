@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from jetspec_triton.drafts.torch import TorchDraft
 from jetspec_triton.request import Request
 from jetspec_triton.sampling import Sampling

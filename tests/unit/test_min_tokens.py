@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-
 from jetspec_triton.request import Request
 from jetspec_triton.sampling import Sampling
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-
 from jetspec_triton.errors import InvalidRequest
 from jetspec_triton.request import MAX_STOPS, Request
 from jetspec_triton.sampling import Sampling

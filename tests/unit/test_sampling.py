@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-
 from jetspec_triton import sampling
 from jetspec_triton.sampling import Sampling, candidates, gumbel, sample
 

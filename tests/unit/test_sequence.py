@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from jetspec_triton.budget import NO_CAP, NO_PROPOSAL
 from jetspec_triton.calibration import Calibration
 from jetspec_triton.request import Request

@@ -19,10 +19,9 @@ from jetspec_build.train.prompt_sets import SETS, load_prompts, spread
 from jetspec_build.train.rounds import accepted_in_chain, accepted_in_tree, play, propose
 from jetspec_build.train.self_generate import SYSTEM, generate
 from jetspec_build.train.train import TrainConfig, Trainer, train
-from tokenizers import Tokenizer, models, pre_tokenizers
-
 from jetspec_triton.checkpoint import DraftConfig, TargetConfig
 from jetspec_triton.modules.llama import Llama, causal_mask
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 TARGET = TargetConfig("llama", 32, 48, 3, 4, 2, 8, 64, 1e-5, 1e4, True, 256, (0,))
 DRAFT = DraftConfig(32, 48, 1, 4, 2, 8, 64, 1e-5, 1e4, 5, (0, 2), 3, 1, 40)

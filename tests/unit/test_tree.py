@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 from hypothesis import given, settings
-
 from jetspec_triton.tree import Tree, ancestor_mask, depths_of
 
 from .trees import path_to, rows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from jetspec_triton.drafts.torch import TorchDraft
 from jetspec_triton.loop import DecodingLoop
 from jetspec_triton.sampling import Sampling

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer, models
-
 from jetspec_triton.checkpoint import DraftConfig, TargetConfig
 from jetspec_triton.drafts.base import DraftEngine, DraftInput
 from jetspec_triton.loop import DecodingLoop, collect
@@ -16,6 +14,7 @@ from jetspec_triton.sampling import Sampling
 from jetspec_triton.step import LocalStep
 from jetspec_triton.targets.base import TargetLimits
 from jetspec_triton.targets.torch import TorchTarget
+from tokenizers import Tokenizer, models
 
 VOCAB = 64
 CONFIG = TargetConfig("llama", 32, 48, 3, 4, 2, 8, VOCAB, 1e-5, 10000.0, False, 512, (0,))

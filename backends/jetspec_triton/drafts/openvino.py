@@ -19,7 +19,9 @@ class OpenVINODraft(DraftEngine):
         directory = Path(directory)
         self.config = DraftConfig.load(directory / "draft")
         if depth > self.config.depth:
-            raise ConfigError(f"draft_depth is {depth}, the head was trained for {self.config.depth}; rebuild with less")
+            raise ConfigError(
+                f"draft_depth is {depth}, the head was trained for {self.config.depth}; rebuild with less"
+            )
         self.slots, self.context, self.depth = slots, context, depth
         self._blocks_per_slot = -(-(context + self.config.block_size) // BLOCK)
         blocks = slots * self._blocks_per_slot + 1

@@ -115,7 +115,10 @@ class TargetEngine(ABC):
                 f"slot {batch.slots[b]} holds {held[b]} rows, the step expects {batch.lengths[b]}; start the sequence anew"
             )
         need = batch.lengths + np.diff(batch.row_splits)
-        if need.max() > limits.context + limits.rows_per_step or (batch.lengths + batch.n_forced).max() > limits.context:
+        if (
+            need.max() > limits.context + limits.rows_per_step
+            or (batch.lengths + batch.n_forced).max() > limits.context
+        ):
             raise StepFailed(f"a row needs {need.max()} cache rows, a slot holds {limits.context}")
 
 

@@ -32,7 +32,9 @@ class OpenVINOTarget(TargetEngine):
         for b, slot in enumerate(rows.slots):
             start, stop = rows.splits[b], rows.splits[b + 1]
             span = slice(start, stop)
-            batch.add(slot * self._blocks_per_slot, rows.lengths[b], rows.parents[span], rows.depths[span], stop - start)
+            batch.add(
+                slot * self._blocks_per_slot, rows.lengths[b], rows.parents[span], rows.depths[span], stop - start
+            )
         nodes = len(rows.tokens)
         bucket = next((n for n in self._model.static_rows if n >= nodes), 0)
         padding = max(bucket - nodes, 0)

@@ -9,16 +9,22 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from onnx import TensorProto
-
 from jetspec_triton.checkpoint import DraftConfig
+from onnx import TensorProto
 
 from . import layers as L
 from .writer import GraphWriter
 
 
 def write_draft_head(
-    config: DraftConfig, tensors: dict[str, np.ndarray], embedding: np.ndarray, lm_head: np.ndarray, width: int, path: Path, *, int8: bool
+    config: DraftConfig,
+    tensors: dict[str, np.ndarray],
+    embedding: np.ndarray,
+    lm_head: np.ndarray,
+    width: int,
+    path: Path,
+    *,
+    int8: bool,
 ) -> None:
     """Write the graph `features (C, n * H), block_ids (T), ... -> ids (P, width), log_probs (P, width)`.
 
@@ -59,7 +65,9 @@ def write_draft_head(
 def _attention(g, h, fused, config, tensors, i, table, orders, paged):
     kv_order, query_order, block_index = orders
     heads, kv_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
-    weights = {n: tensors[f"layers.{i}.self_attn.{n}.weight"] for n in ("q_proj", "k_proj", "v_proj", "q_norm", "k_norm")}
+    weights = {
+        n: tensors[f"layers.{i}.self_attn.{n}.weight"] for n in ("q_proj", "k_proj", "v_proj", "q_norm", "k_norm")
+    }
     q = g.op("Gather", g.linear(h, weights["q_proj"], f"layers.{i}.q_proj"), query_order)
     source = g.op("Gather", g.op("Concat", fused, h, axis=0), kv_order)
     k, v = L.joined_linear(g, source, [weights["k_proj"], weights["v_proj"]], f"layers.{i}.kv")

@@ -85,12 +85,24 @@ def swiglu(g: GraphWriter, x: str, tensors: dict[str, np.ndarray], prefix: str) 
     return g.linear(g.op("Mul", act, up), tensors[f"{prefix}.down_proj.weight"], f"{prefix}.down_proj")
 
 
-def paged_attention(g: GraphWriter, q: str, k: str, v: str, layer: int, dims: tuple[int, int, int], paged: PagedInputs) -> str:
+def paged_attention(
+    g: GraphWriter, q: str, k: str, v: str, layer: int, dims: tuple[int, int, int], paged: PagedInputs
+) -> str:
     """Write `k`, `v` `(R, n_kv * D)` into the layer's blocks, then attend. `dims` is (heads, kv heads, D)."""
     heads, kv_heads, dim = dims
     shape = ["num_blocks", kv_heads, "block", dim]
     keys = g.input(f"key_cache.{layer}", TensorProto.FLOAT, shape)
     values = g.input(f"value_cache.{layer}", TensorProto.FLOAT, shape)
     return g.op(
-        "PagedAttention", q, k, v, keys, values, *paged, domain=CUSTOM_DOMAIN, num_heads=heads, num_kv_heads=kv_heads, head_dim=dim
+        "PagedAttention",
+        q,
+        k,
+        v,
+        keys,
+        values,
+        *paged,
+        domain=CUSTOM_DOMAIN,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=dim,
     )

@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from onnx import TensorProto
-
 from jetspec_triton.checkpoint import TargetConfig
+from onnx import TensorProto
 
 from . import layers as L
 from .writer import GraphWriter
 
 
-def write_target(config: TargetConfig, tensors: dict[str, np.ndarray], capture: tuple[int, ...], path: Path, *, int8: bool) -> None:
+def write_target(
+    config: TargetConfig, tensors: dict[str, np.ndarray], capture: tuple[int, ...], path: Path, *, int8: bool
+) -> None:
     """Write the graph `input_ids (R), positions (R), logit_rows (M), caches -> logits (M, V), log_norm (M), features (R, n * H)`.
 
     `logit_rows` picks the rows whose logits are wanted, so prompt rows pay for no LM head. `tensors` are named as in
@@ -32,12 +33,19 @@ def write_target(config: TargetConfig, tensors: dict[str, np.ndarray], capture: 
         x = _layer(g, x, config, tensors, i, dims, table, paged)
         if i in capture:
             captured.append(x)
-    g.output(g.op("Concat", *captured, axis=-1), "features", TensorProto.FLOAT, ["R", len(captured) * config.hidden_size])
+    g.output(
+        g.op("Concat", *captured, axis=-1), "features", TensorProto.FLOAT, ["R", len(captured) * config.hidden_size]
+    )
     x = L.rms_norm(g, g.op("Gather", x, logit_rows), tensors["norm.weight"], config.rms_norm_eps)
     head = "embed_tokens" if config.tie_word_embeddings else "lm_head"
     logits = g.linear(x, tensors[f"{head}.weight"], head)
     g.output(logits, "logits", TensorProto.FLOAT, ["M", config.vocab_size])
-    g.output(g.op("ReduceLogSumExp", logits, g.constant(np.array([-1], np.int64)), keepdims=0), "log_norm", TensorProto.FLOAT, ["M"])
+    g.output(
+        g.op("ReduceLogSumExp", logits, g.constant(np.array([-1], np.int64)), keepdims=0),
+        "log_norm",
+        TensorProto.FLOAT,
+        ["M"],
+    )
     g.save(path)
 
 
