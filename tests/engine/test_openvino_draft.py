@@ -128,6 +128,22 @@ def test_a_row_does_not_depend_on_its_batch_or_on_the_chunks_of_its_prompt(draft
         assert np.allclose(chunked[1], alone[1], atol=1e-4)
 
 
+def test_rows_that_never_speculate_are_as_good_as_absent(draft, oracle):
+    """The selection is shared code, so each engine is compared with a batch that lacks those rows."""
+    rows = [
+        Row(0, 0, 6, [40, 41], draft=False),
+        Row(1, 7, 2, [42, 43]),
+        Row(2, 0, 3, [44], draft=False),
+        Row(3, 4, 1, [45]),
+    ]
+    for engine in (draft, oracle):
+        engine.propose(inputs([Row(1, 0, 7, []), Row(3, 0, 4, [])]))
+        mixed = engine.propose(inputs(rows))
+        alone = engine.propose(inputs([row for row in rows if row.draft]))
+        assert np.array_equal(mixed[0][[1, 3]], alone[0]) and np.allclose(mixed[1][[1, 3]], alone[1], atol=1e-5)
+        assert not mixed[0][[0, 2]].any() and not mixed[1][[0, 2]].any()
+
+
 def test_a_full_context_in_the_last_slot_still_proposes(draft, oracle):
     """The block of a slot that is full must not reach into another slot's rows."""
     for engine in (draft, oracle):
