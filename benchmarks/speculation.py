@@ -17,6 +17,7 @@ import platform
 import statistics
 import subprocess
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def alone(client: Client, prompts: list[tuple[str, str]], max_tokens: int) -> li
 def in_company(
     client: Client, prompts: list[tuple[str, str]], records: list[dict], max_tokens: int, others: int
 ) -> list[bool]:
-    """Whether each speculative and plain answer beside `others` running streams has the ids it had alone."""
+    """Whether a plain and a speculative answer, asked together beside `others - 1` more streams, have the ids they had alone."""
     ended = threading.Event()
 
     def keep_busy(which: int) -> None:
@@ -64,14 +65,15 @@ def in_company(
             options = Options(max_tokens=64 + 16 * which, chat=True, temperature=1.0 if which % 2 else None)
             client.generate(prompts[turn % len(prompts)][1], options)
 
-    threads = [threading.Thread(target=keep_busy, args=(i,)) for i in range(others)]
+    threads = [threading.Thread(target=keep_busy, args=(i,)) for i in range(others - 1)]
     for thread in threads:
         thread.start()
     same = []
-    for record in tqdm(records, desc=f"beside {others} streams", unit="pair"):
-        prompt = prompts[record["prompt"]][1]
-        answers = [ask(client, prompt, max_tokens, speculate, MODES[record["mode"]]) for speculate in (True, False)]
-        same.append(all(a.ids == record["ids"] for a in answers))
+    with ThreadPoolExecutor(2) as pool:
+        for record in tqdm(records, desc=f"beside {others} streams", unit="pair"):
+            prompt, mode = prompts[record["prompt"]][1], MODES[record["mode"]]
+            pair = [pool.submit(ask, client, prompt, max_tokens, speculate, mode) for speculate in (True, False)]
+            same.append(all(asked.result().ids == record["ids"] for asked in pair))
     ended.set()
     for thread in threads:
         thread.join()
