@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from jetspec_triton.modules.draft_head import DraftHead
 from torch import Tensor
 from torch.nn import functional as F
-
-from jetspec_triton.modules.draft_head import DraftHead
 
 
 class Blocks(NamedTuple):

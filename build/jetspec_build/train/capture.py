@@ -11,10 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from jetspec_triton.modules.llama import Llama, causal_mask
 from torch import Tensor
 from tqdm import tqdm
-
-from jetspec_triton.modules.llama import Llama, causal_mask
 
 from .corpus import write_shard
 

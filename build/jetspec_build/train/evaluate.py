@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
-from torch import Tensor
-
 from jetspec_triton.modules.draft_head import DraftHead
 from jetspec_triton.modules.llama import Llama
+from tokenizers import Tokenizer
+from torch import Tensor
 
 from .greedy import GreedyText, chat_prompt, greedy_texts
 from .prompt_sets import SETS, load_prompts, spread

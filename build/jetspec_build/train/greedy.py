@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
-
 from jetspec_triton.modules.llama import KVCache, Llama
+from tokenizers import Tokenizer
 
 from .self_generate import ASSISTANT, END, SYSTEM, USER
 

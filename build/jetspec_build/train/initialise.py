@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import nn
-
 from jetspec_triton.checkpoint import DraftConfig
 from jetspec_triton.modules.draft_head import DraftHead
 from jetspec_triton.modules.llama import Llama
+from torch import nn
 
 from .corpus import Corpus
 

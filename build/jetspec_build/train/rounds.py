@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
-
 from jetspec_triton.modules.draft_head import DraftHead
+from torch import Tensor
 
 from .blocks import forward_blocks, make_blocks
 from .greedy import GreedyText

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from jetspec_triton.modules.llama import KVCache, Llama, causal_mask
 from tokenizers import Tokenizer
 from torch import Tensor
 from tqdm import tqdm
-
-from jetspec_triton.modules.llama import KVCache, Llama, causal_mask
 
 from .capture import LAYERS, TOP
 from .corpus import write_shard

@@ -15,18 +15,19 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
-from tqdm import tqdm
-
 from jetspec_triton.checkpoint import DraftConfig
 from jetspec_triton.modules.draft_head import DraftHead
 from jetspec_triton.modules.llama import Llama
+from torch import Tensor
+from tqdm import tqdm
 
 from .blocks import choose_anchors, forward_blocks, make_blocks
 from .capture import LAYERS
 from .corpus import Corpus, Sample
 from .initialise import choose_draft_vocab, new_head
 from .loss import Candidates, depth_weights, sharpen, soft_cross_entropy
+
+PAUSE_SECONDS = 10.0  # a step that seems to take longer sat in a paused process; the schedule does not count the rest
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class Trainer:
         torch.nn.utils.clip_grad_norm_(self.head.parameters(), 1.0)
         self.optimizer.step()
         self.step += 1
-        self.seconds += time.monotonic() - began
+        self.seconds += min(time.monotonic() - began, PAUSE_SECONDS)
         self.log.append({"step": self.step, "seconds": self.seconds, "loss": loss.item(), "anchors": anchors})
 
     def save(self, path: Path) -> None:
