@@ -29,7 +29,9 @@ def random_ids(batch: int, length: int, seed: int = 0) -> torch.Tensor:
 
 def forward(model: Llama, ids: torch.Tensor):
     with torch.inference_mode():
-        return model(ids, torch.arange(ids.shape[1])[None].expand(ids.shape), causal_mask(ids.shape[1]).expand(len(ids), -1, -1))
+        return model(
+            ids, torch.arange(ids.shape[1])[None].expand(ids.shape), causal_mask(ids.shape[1]).expand(len(ids), -1, -1)
+        )
 
 
 def test_logits_and_captured_layers_are_those_of_transformers(pair):
@@ -125,4 +127,11 @@ def test_the_imported_tokenizer_round_trips_text(text):
 @imported
 def test_the_imported_tokenizer_knows_its_control_tokens_and_single_digits():
     tokenizer = Tokenizer.from_file(str(DEMO / "tokenizer.json"))
-    assert tokenizer.encode("<|im_start|>user\n12<|im_end|>").tokens == ["<|im_start|>", "user", "Ċ", "1", "2", "<|im_end|>"]
+    assert tokenizer.encode("<|im_start|>user\n12<|im_end|>").tokens == [
+        "<|im_start|>",
+        "user",
+        "Ċ",
+        "1",
+        "2",
+        "<|im_end|>",
+    ]

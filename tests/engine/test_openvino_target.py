@@ -95,21 +95,23 @@ def test_random_rounds_equal_the_oracle_and_plain_decoding(target, oracle, plain
     def rounds(data):
         running: dict[int, tuple[list[int], int, Sampling, int]] = {}  # slot: text, prompt length, sampling, committed
         for _ in range(data.draw(st.integers(2, 7), label="rounds")):
-            batch_rows, room = [], ROWS
-            for slot in data.draw(st.permutations(range(SLOTS)), label="order")[: data.draw(st.integers(1, SLOTS), label="batch")]:
+            batch_rows: list[BatchRow] = []
+            order = data.draw(st.permutations(range(SLOTS)), label="order")
+            order = order[: data.draw(st.integers(1, SLOTS), label="batch")]
+            for others, slot in zip(range(len(order) - 1, -1, -1), order):
+                room = ROWS - sum(len(row.tokens) for row in batch_rows) - others
                 if slot not in running:
                     prompt, sampling = data.draw(st.sampled_from(sorted(plain_texts)), label="sequence")
                     running[slot] = plain_texts[prompt, sampling], prompt, sampling, 0
                 text, prompt, sampling, committed = running[slot]
                 if committed < prompt:
-                    length = min(data.draw(st.integers(1, 20), label="chunk"), prompt - committed, room - (SLOTS - 1))
+                    length = min(data.draw(st.integers(1, 20), label="chunk"), prompt - committed, room)
                     chunk = text[committed : committed + length]
                     row = chain_row(slot, committed, chunk, emit=committed + length == prompt, sampling=sampling)
                 else:
-                    tokens, parents = data.draw(drafted(text[committed + 1 :], room - SLOTS), label="tree")
+                    tokens, parents = data.draw(drafted(text[committed + 1 :], room - 1), label="tree")
                     row = BatchRow(slot, committed, [text[committed], *tokens], [-1, *parents], sampling=sampling)
                 batch_rows.append(row)
-                room -= len(row.tokens)
             batch = step_batch(batch_rows)
             mine, theirs = target.extend(batch), oracle.extend(batch)
             assert_same(mine, theirs)
@@ -129,7 +131,9 @@ def test_random_rounds_equal_the_oracle_and_plain_decoding(target, oracle, plain
     assert sum(accepted) > 30  # the trees were often right
 
 
-@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+@settings(
+    max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), phases=[Phase.generate]
+)
 @given(row=rows(vocab=VOCAB, max_forced=1, max_drafted=20), context=st.sampled_from([0, 1, 31, 32, 40]))
 def test_a_tree_is_the_linear_forward_of_each_of_its_paths(target, row, context):
     prompt = [(7 * i + 5) % VOCAB for i in range(context)]
@@ -179,7 +183,9 @@ def test_rows_in_one_batch_equal_each_alone(target, plain_texts):
     ]
 
     def prepare():
-        target.extend(step_batch([chain_row(0, 0, texts[0][:12], emit=False), chain_row(1, 0, texts[1][:7], emit=False)]))
+        target.extend(
+            step_batch([chain_row(0, 0, texts[0][:12], emit=False), chain_row(1, 0, texts[1][:7], emit=False)])
+        )
 
     prepare()
     together = target.extend(step_batch(batch_rows))

@@ -108,7 +108,9 @@ def test_a_directory_without_a_config_is_refused(tmp_path):
             load(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize("config", [DRAFT_CONFIG, replace(DRAFT_CONFIG, draft_vocab_size=40, rope_theta=1e6, head_dim=16)])
+@pytest.mark.parametrize(
+    "config", [DRAFT_CONFIG, replace(DRAFT_CONFIG, draft_vocab_size=40, rope_theta=1e6, head_dim=16)]
+)
 def test_to_json_is_what_load_reads(tmp_path, config):
     assert DraftConfig.load(write(tmp_path, config.to_json())) == config
 

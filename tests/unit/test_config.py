@@ -54,7 +54,10 @@ def test_a_manifest_out_of_range_is_refused_with_the_range(change, words):
     assert [word for word in words if word not in str(refused.value)] == []
 
 
-@pytest.mark.parametrize("name, ends", [("slots", (1, 256)), ("context", (64, 1 << 20)), ("rows_per_step", (8, 1024)), ("draft_depth", (1, 64))])
+@pytest.mark.parametrize(
+    "name, ends",
+    [("slots", (1, 256)), ("context", (64, 1 << 20)), ("rows_per_step", (8, 1024)), ("draft_depth", (1, 64))],
+)
 def test_the_ends_of_every_range_are_taken(name, ends):
     for value in ends:
         assert getattr(Manifest(**GOOD | {name: value}), name) == value
@@ -86,7 +89,9 @@ def test_settings_have_defaults_and_leave_unknown_names_alone():
     assert LoopSettings.parse(values) == LoopSettings(1, 7, 0, 9)
 
 
-@pytest.mark.parametrize("name, low", [("max_queue", 1), ("prefill_rows", 1), ("max_draft", 0), ("default_max_tokens", 1)])
+@pytest.mark.parametrize(
+    "name, low", [("max_queue", 1), ("prefill_rows", 1), ("max_draft", 0), ("default_max_tokens", 1)]
+)
 @pytest.mark.parametrize("text", ["", "-1", "1.5", "ten", " 3", "0x10", "²"])
 def test_a_setting_that_is_no_whole_number_is_refused(name, low, text):
     with pytest.raises(ConfigError) as refused:

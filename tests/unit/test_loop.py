@@ -25,7 +25,12 @@ def ids(text: str) -> list[int]:
     return [TOKENIZER.token_to_id(c) for c in text]
 
 
-LINES = ["0abcdefghijklmnopqrstuvwxyz", "1ABCDEFGHIJKLMNOPQRSTUVWXYZ", "2zyxwvutsrqponmlkjihgfedcba", "3ZYXWVUTSRQPONMLKJIHG"]
+LINES = [
+    "0abcdefghijklmnopqrstuvwxyz",
+    "1ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+    "2zyxwvutsrqponmlkjihgfedcba",
+    "3ZYXWVUTSRQPONMLKJIHG",
+]
 SCRIPTS = {ids(line)[0]: ids(line) + [END] * 80 for line in LINES}
 
 

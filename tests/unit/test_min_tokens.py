@@ -18,7 +18,15 @@ def serve(mode: Sampling, end: int, min_tokens: int, truth: list[int] | None = N
     loop = make_loop(ScriptedDraft([PROMPT + truth] if truth else [], 1.0))
     deltas: list = []
     loop.submit(
-        Request(PROMPT, TOKENS, mode, deltas.append, end_ids=frozenset([end]), min_tokens=min_tokens, speculate=truth is not None)
+        Request(
+            PROMPT,
+            TOKENS,
+            mode,
+            deltas.append,
+            end_ids=frozenset([end]),
+            min_tokens=min_tokens,
+            speculate=truth is not None,
+        )
     )
     while loop.scheduler.running or loop.scheduler.waiting:
         loop.round()

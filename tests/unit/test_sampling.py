@@ -164,7 +164,9 @@ def test_pruning_keeps_whatever_the_most_extreme_noise_can_lift(monkeypatch, tem
 # Greedy and extremes
 
 
-@pytest.mark.parametrize("params", [Sampling(), Sampling(0.0, 5, 0.3, 7), Sampling(0.9, 1, 1.0, 7), Sampling(2.0, 1, 0.2, 8)])
+@pytest.mark.parametrize(
+    "params", [Sampling(), Sampling(0.0, 5, 0.3, 7), Sampling(0.9, 1, 1.0, 7), Sampling(2.0, 1, 0.2, 8)]
+)
 def test_temperature_zero_and_top_k_one_are_greedy(params):
     rng = np.random.default_rng(0)
     for position in range(50):

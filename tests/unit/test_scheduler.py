@@ -172,7 +172,9 @@ def scripts_for(lengths: list[int]) -> tuple[dict[int, list[int]], list[list[int
     prefill_rows=st.integers(1, 40),
     right=st.integers(0, 4),
 )
-def test_rows_never_exceed_the_step_and_every_prompt_is_fed_once_in_order(lengths, counts, slots, rows, prefill_rows, right):
+def test_rows_never_exceed_the_step_and_every_prompt_is_fed_once_in_order(
+    lengths, counts, slots, rows, prefill_rows, right
+):
     scripts, prompts = scripts_for(lengths)
     step = ScriptedStep(scripts, StepLimits(slots, 100, rows, 4), right)
     loop = DecodingLoop(step, TOKENIZER, VOCAB, prefill_rows=prefill_rows)

@@ -17,7 +17,9 @@ if demo_tokenizers():
 tokenizers = pytest.mark.parametrize("name", TOKENIZERS)
 
 BROKEN = "\ufffd"
-awkward = st.sampled_from(["äöü", "€", "👩‍👩‍👧", "🇩🇪", "한", "e\u0301", "the", " ", "\n", "\r\n", "STOP", "\u200b", "नि"])
+awkward = st.sampled_from(
+    ["äöü", "€", "👩‍👩‍👧", "🇩🇪", "한", "e\u0301", "the", " ", "\n", "\r\n", "STOP", "\u200b", "नि"]
+)
 texts = st.lists(st.one_of(st.text(max_size=8), awkward), max_size=8).map("".join).filter(lambda t: BROKEN not in t)
 
 
@@ -55,7 +57,9 @@ def test_any_ids_give_the_one_shot_decode(name, data):
     """Broken bytes and special tokens anywhere, unfinished characters at the end."""
     tokenizer = TOKENIZERS[name]
     few = [i for i in range(len(SPECIALS), 259) if i % 5 == 0]  # byte tokens of all kinds
-    ids = data.draw(st.lists(st.one_of(st.integers(0, tokenizer.get_vocab_size() - 1), st.sampled_from(few)), max_size=16))
+    ids = data.draw(
+        st.lists(st.one_of(st.integers(0, tokenizer.get_vocab_size() - 1), st.sampled_from(few)), max_size=16)
+    )
     assert "".join(stream(tokenizer, ids)[0]) == tokenizer.decode(ids, skip_special_tokens=True)
 
 
@@ -102,8 +106,12 @@ def cut(tokenizer: Tokenizer, ids: list[int], stops: tuple[str, ...]) -> tuple[s
 @tokenizers
 @settings(max_examples=150, deadline=None)
 @given(
-    text=st.lists(st.sampled_from(["a", "b", "ab", "the", " the", "STO", "STOP", "€", "👩", "in", "\n"]), max_size=14).map("".join),
-    stops=st.lists(st.text("ab€👩\n", min_size=1, max_size=4) | st.sampled_from(["STOP", "OPa", "thein"]), max_size=3).map(tuple),
+    text=st.lists(
+        st.sampled_from(["a", "b", "ab", "the", " the", "STO", "STOP", "€", "👩", "in", "\n"]), max_size=14
+    ).map("".join),
+    stops=st.lists(
+        st.text("ab€👩\n", min_size=1, max_size=4) | st.sampled_from(["STOP", "OPa", "thein"]), max_size=3
+    ).map(tuple),
 )
 def test_text_ends_before_the_earliest_stop_string(name, text, stops):
     tokenizer = TOKENIZERS[name]

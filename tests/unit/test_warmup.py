@@ -27,5 +27,8 @@ def test_the_curve_covers_all_rows_and_requests_run_afterwards(context, rows):
     assert cost.max_rows == rows and len(cost.seconds) == rows + 1
     assert 0 < cost.seconds[1] and cost.seconds == sorted(cost.seconds)
     prompts = [[5, 9, 33], [7] * 30, [8]]
-    texts = [run(DecodingLoop(s, tiny_tokenizer(), VOCAB, cost=cost), prompts, 20, Sampling(0.8, seed=4)) for s in (warm, step())]
+    texts = [
+        run(DecodingLoop(s, tiny_tokenizer(), VOCAB, cost=cost), prompts, 20, Sampling(0.8, seed=4))
+        for s in (warm, step())
+    ]
     assert texts[0] == texts[1]
