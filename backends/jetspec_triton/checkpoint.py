@@ -41,7 +41,6 @@ class TargetConfig:
             raise ConfigError(
                 f"{directory}: model_type is {model_type!r}, supported is 'llama'; point at a Llama-family checkpoint"
             )
-        rope = raw.get("rope_parameters") or {}
         for name in ("rope_scaling", "rope_parameters"):
             scaling = raw.get(name) or {}
             if scaling.get("rope_type", scaling.get("type")) not in (None, "default"):
@@ -53,18 +52,9 @@ class TargetConfig:
                 )
         eos = raw.get("eos_token_id")
         eos_ids = tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,)
-        heads = raw["num_attention_heads"]
         return cls(
             model_type=model_type,
-            hidden_size=raw["hidden_size"],
-            intermediate_size=raw["intermediate_size"],
-            num_layers=raw["num_hidden_layers"],
-            num_heads=heads,
-            num_kv_heads=raw.get("num_key_value_heads") or heads,
-            head_dim=raw.get("head_dim") or raw["hidden_size"] // heads,
-            vocab_size=raw["vocab_size"],
-            rms_norm_eps=raw["rms_norm_eps"],
-            rope_theta=float(raw.get("rope_theta") or rope.get("rope_theta") or 10000.0),
+            **_sizes(raw),
             tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
             max_position_embeddings=raw["max_position_embeddings"],
             eos_token_ids=eos_ids,
@@ -113,7 +103,6 @@ class DraftConfig:
                 raise ConfigError(f"{directory}: {name} is missing in config.json; the head cannot be run without it")
             return value
 
-        heads = raw["num_attention_heads"]
         layer_ids = required("target_layer_ids")
         if not layer_ids:
             raise ConfigError(f"{directory}: target_layer_ids is empty; the head cannot be fed without it")
@@ -123,17 +112,8 @@ class DraftConfig:
                 f"{directory}: target_hidden_size is {feature_size}, the head's hidden_size is {raw['hidden_size']}; "
                 "they must be equal, the head shares the target's embedding"
             )
-        rope = raw.get("rope_parameters") or {}
         return cls(
-            hidden_size=raw["hidden_size"],
-            intermediate_size=raw["intermediate_size"],
-            num_layers=raw["num_hidden_layers"],
-            num_heads=heads,
-            num_kv_heads=raw.get("num_key_value_heads") or heads,
-            head_dim=raw.get("head_dim") or raw["hidden_size"] // heads,
-            vocab_size=raw["vocab_size"],
-            rms_norm_eps=raw["rms_norm_eps"],
-            rope_theta=float(raw.get("rope_theta") or rope.get("rope_theta") or 10000.0),
+            **_sizes(raw),
             block_size=required("block_size"),
             target_layer_ids=tuple(layer_ids),
             num_target_layers=required("num_target_layers"),
@@ -201,6 +181,22 @@ def _require_causal(directory: str | Path, raw: dict) -> None:
             f"{directory}: cannot tell that the head's mask is causal ({found}); a head with another mask loses "
             "acceptance silently. Set dflash_config.causal_head to true if the head was trained causally"
         )
+
+
+def _sizes(raw: dict) -> dict:
+    """The fields that every decoder's configuration has."""
+    heads, rope = raw["num_attention_heads"], raw.get("rope_parameters") or {}
+    return {
+        "hidden_size": raw["hidden_size"],
+        "intermediate_size": raw["intermediate_size"],
+        "num_layers": raw["num_hidden_layers"],
+        "num_heads": heads,
+        "num_kv_heads": raw.get("num_key_value_heads") or heads,
+        "head_dim": raw.get("head_dim") or raw["hidden_size"] // heads,
+        "vocab_size": raw["vocab_size"],
+        "rms_norm_eps": raw["rms_norm_eps"],
+        "rope_theta": float(raw.get("rope_theta") or rope.get("rope_theta") or 10000.0),
+    }
 
 
 def _read_config(directory: str | Path) -> dict:

@@ -15,20 +15,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ..checkpoint import DraftConfig, load_tensors
-from .layers import MLP, RMSNorm, attend, rope_tables, rotate, split_heads
+from .layers import MLP, Projections, RMSNorm, attend, rope_tables, rotate, split_heads
 
 
-class DraftAttention(nn.Module):
+class DraftAttention(Projections):
     def __init__(self, config: DraftConfig):
-        super().__init__()
-        self.heads, self.kv_heads = config.num_heads, config.num_kv_heads
-        hidden, dim = config.hidden_size, config.head_dim
-        self.q_proj = nn.Linear(hidden, self.heads * dim, bias=False)
-        self.k_proj = nn.Linear(hidden, self.kv_heads * dim, bias=False)
-        self.v_proj = nn.Linear(hidden, self.kv_heads * dim, bias=False)
-        self.o_proj = nn.Linear(self.heads * dim, hidden, bias=False)
-        self.q_norm = RMSNorm(dim, config.rms_norm_eps)
-        self.k_norm = RMSNorm(dim, config.rms_norm_eps)
+        super().__init__(config)
+        self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
+        self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
 
     def keys_values(self, x: Tensor, tables: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """K (normed, rotated) and V of rows `(B, S, H)`, each `(B, n_kv, S, D)`."""

@@ -30,6 +30,19 @@ class MLP(nn.Module):
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
+class Projections(nn.Module):
+    """The four projections of grouped-query attention; `config` is a target's or a head's."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.heads, self.kv_heads = config.num_heads, config.num_kv_heads
+        hidden, dim = config.hidden_size, config.head_dim
+        self.q_proj = nn.Linear(hidden, self.heads * dim, bias=False)
+        self.k_proj = nn.Linear(hidden, self.kv_heads * dim, bias=False)
+        self.v_proj = nn.Linear(hidden, self.kv_heads * dim, bias=False)
+        self.o_proj = nn.Linear(self.heads * dim, hidden, bias=False)
+
+
 def rope_tables(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
     """cos and sin of shape `(*positions.shape, head_dim / 2)`, float32."""
     frequencies = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device) / head_dim)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checkpoint import TargetConfig, load_tensors
-from .layers import MLP, RMSNorm, attend, rope_tables, rotate, split_heads
+from .layers import MLP, Projections, RMSNorm, attend, rope_tables, rotate, split_heads
 
 
 class KVCache(NamedTuple):
@@ -29,16 +29,7 @@ class TargetOutput(NamedTuple):
     features: Tensor  # (B, S, n_layers * H), outputs of the captured layers
 
 
-class Attention(nn.Module):
-    def __init__(self, config: TargetConfig):
-        super().__init__()
-        self.heads, self.kv_heads = config.num_heads, config.num_kv_heads
-        hidden, dim = config.hidden_size, config.head_dim
-        self.q_proj = nn.Linear(hidden, self.heads * dim, bias=False)
-        self.k_proj = nn.Linear(hidden, self.kv_heads * dim, bias=False)
-        self.v_proj = nn.Linear(hidden, self.kv_heads * dim, bias=False)
-        self.o_proj = nn.Linear(self.heads * dim, hidden, bias=False)
-
+class Attention(Projections):
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, cache, write: Tensor | None) -> Tensor:
         q = rotate(split_heads(self.q_proj(x), self.heads), cos, sin)
         k = rotate(split_heads(self.k_proj(x), self.kv_heads), cos, sin)
@@ -100,13 +91,13 @@ class Llama(nn.Module):
         """
         x = self.embed_tokens(ids)
         cos, sin = rope_tables(positions, self.config.head_dim, self.config.rope_theta)
-        captured = []
+        captured = {}
         for i, layer in enumerate(self.layers):
             past = None if cache is None else (cache.k[i], cache.v[i])
             x = layer(x, cos, sin, mask, past, write)
             if i in self.capture:
-                captured.append(x)
-        features = torch.cat(captured, dim=-1) if captured else x.new_zeros(*x.shape[:2], 0)
+                captured[i] = x
+        features = torch.cat([captured[i] for i in self.capture], dim=-1) if captured else x.new_zeros(*x.shape[:2], 0)
         return TargetOutput(self.norm(x), features)
 
     def logits(self, hidden: Tensor) -> Tensor:

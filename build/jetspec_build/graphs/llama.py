@@ -28,14 +28,13 @@ def write_target(
     dims = (config.num_heads, config.num_kv_heads, config.head_dim)
     table = L.rope(g, positions, config.head_dim, config.rope_theta)
     x = g.embedding(ids, tensors["embed_tokens.weight"], "embed_tokens")
-    captured = []
+    captured = {}
     for i in range(config.num_layers):
         x = _layer(g, x, config, tensors, i, dims, table, paged)
         if i in capture:
-            captured.append(x)
-    g.output(
-        g.op("Concat", *captured, axis=-1), "features", TensorProto.FLOAT, ["R", len(captured) * config.hidden_size]
-    )
+            captured[i] = x
+    features = g.op("Concat", *(captured[i] for i in capture), axis=-1)
+    g.output(features, "features", TensorProto.FLOAT, ["R", len(capture) * config.hidden_size])
     x = L.rms_norm(g, g.op("Gather", x, logit_rows), tensors["norm.weight"], config.rms_norm_eps)
     head = "embed_tokens" if config.tie_word_embeddings else "lm_head"
     logits = g.linear(x, tensors[f"{head}.weight"], head)
