@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from tokenizers import Tokenizer
 
@@ -15,7 +16,7 @@ from .metrics import Metrics
 from .request import Delta, Request
 from .scheduler import Round, Scheduler
 from .sequence import Sequence
-from .step import Step
+from .step import Step, StepResult
 
 
 class DecodingLoop:
@@ -64,14 +65,17 @@ class DecodingLoop:
             self._wake.notify()
 
     def run(self) -> None:
-        """Run rounds until `stop`. Never raises for a failed step: its requests get the error."""
+        """Run rounds until `stop`. Whatever fails, the requests it concerns get the error and the loop goes on."""
         while True:
             with self._wake:
                 while not (self.scheduler.waiting or self.scheduler.running or self._stopping):
                     self._wake.wait()
                 if self._stopping and not (self.scheduler.waiting or self.scheduler.running):
                     return
-            self.round()
+            try:
+                self.round()
+            except Exception as error:  # a fault of the loop itself; waiting requests are not touched by it
+                self._fail(list(self.scheduler.running), error)
 
     def round(self) -> None:
         """One round over whatever runs; does nothing when idle."""
@@ -91,7 +95,7 @@ class DecodingLoop:
         try:
             result = self.step.run(planned.batch)
         except Exception as error:
-            self._fail(planned, error)
+            self._fail(planned.sequences, error)
             return
         step_seconds = time.perf_counter() - stepped
         self._deliver(planned, result)
@@ -100,45 +104,65 @@ class DecodingLoop:
         if not self.scheduler.running:
             self._metrics.set_load(0, len(self.scheduler.waiting))
 
-    def _deliver(self, planned: Round, result) -> None:
-        emitted, log_probs = result.emitted.tolist(), result.log_probs.tolist()
+    def _deliver(self, planned: Round, result: StepResult) -> None:
         for b, sequence in enumerate(planned.sequences):
-            start, stop = int(result.emitted_splits[b]), int(result.emitted_splits[b + 1])
-            tokens = emitted[start:stop]
-            accepted = max(len(tokens) - 1, 0)
-            sequence.committed += int(planned.batch.n_forced[b]) + accepted
-            if not tokens:
-                continue
-            delta = sequence.take_emitted(tokens, log_probs[start:stop], planned.drafted[b], self.calibration)
-            shown = min(accepted, len(delta.ids))  # what an end cut off counts nowhere
-            self._metrics.observe_emitted(sequence, len(delta.ids), planned.drafted[b], shown)
-            if delta.finish is None and sequence.drafting:
-                sequence.take_head(result.draft_ids[b], result.draft_log_probs[b])
-            if delta.finish is not None:
-                self._retire(sequence, delta.finish.reason)
-            sequence.request.sink(delta)
+            try:
+                self._deliver_row(planned, result, b, sequence)
+            except Exception as error:  # one sequence's text or sink must not stop the others
+                if sequence.slot >= 0:
+                    self._fail([sequence], error)
+
+    def _deliver_row(self, planned: Round, result: StepResult, b: int, sequence: Sequence) -> None:
+        start, stop = int(result.emitted_splits[b]), int(result.emitted_splits[b + 1])
+        tokens, log_probs = result.emitted[start:stop].tolist(), result.log_probs[start:stop].tolist()
+        accepted = max(len(tokens) - 1, 0)
+        sequence.committed += int(planned.batch.n_forced[b]) + accepted
+        if not tokens:
+            return
+        delta = sequence.take_emitted(tokens, log_probs, planned.drafted[b], self.calibration)
+        shown = min(accepted, len(delta.ids))  # what an end cut off counts nowhere
+        self._metrics.observe_emitted(sequence, len(delta.ids), planned.drafted[b], shown)
+        if delta.finish is None and sequence.drafting:
+            sequence.take_head(result.draft_ids[b], result.draft_log_probs[b])
+        if delta.finish is not None:
+            self._retire(sequence, delta.finish.reason)
+        sequence.request.sink(delta)
 
     def _drop_cancelled_running(self) -> None:
-        for sequence in [s for s in self.scheduler.running if s.request.cancelled()]:
+        for sequence in [s for s in self.scheduler.running if _gone(s)]:
             self._retire(sequence, "cancelled")
-            sequence.request.sink(Delta("", [], [], sequence.finish("cancelled")))
+            _tell(sequence, Delta("", [], [], sequence.finish("cancelled")))
 
     def _drop_cancelled_waiting(self) -> None:
-        for sequence in [s for s in self.scheduler.waiting if s.request.cancelled()]:
+        for sequence in [s for s in self.scheduler.waiting if _gone(s)]:
             self.scheduler.waiting.remove(sequence)
             self._metrics.observe_finished(sequence, "cancelled")
-            sequence.request.sink(Delta("", [], [], sequence.finish("cancelled")))
+            _tell(sequence, Delta("", [], [], sequence.finish("cancelled")))
 
-    def _fail(self, planned: Round, error: Exception) -> None:
+    def _fail(self, sequences: list[Sequence], error: Exception) -> None:
         if not isinstance(error, JetSpecError):
-            error = StepFailed(f"the engine failed in this round: {error}; the request can be sent again")
-        for sequence in planned.sequences:
+            error = StepFailed(f"this round failed: {error!r}; the request can be sent again")
+        for sequence in sequences:
             self._retire(sequence, "error")
-            sequence.request.sink(Delta("", [], [], error=error))
+            _tell(sequence, Delta("", [], [], error=error))
 
     def _retire(self, sequence: Sequence, reason: str) -> None:
         self.scheduler.retire(sequence)
         self._metrics.observe_finished(sequence, reason)
+
+
+def _gone(sequence: Sequence) -> bool:
+    """Whether the client no longer wants the answer; one that cannot even be asked is gone."""
+    try:
+        return sequence.request.cancelled()
+    except Exception:
+        return True
+
+
+def _tell(sequence: Sequence, delta: Delta) -> None:
+    """The last delta of a sequence that already left; a sink that fails now has nothing more to lose."""
+    with suppress(Exception):
+        sequence.request.sink(delta)
 
 
 def collect(loop: DecodingLoop, requests: list[Callable[[Callable[[Delta], None]], Request]]) -> list[list[Delta]]:

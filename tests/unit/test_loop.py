@@ -353,3 +353,39 @@ def test_a_stopped_loop_refuses_instead_of_swallowing(running):
     stop()
     with pytest.raises(JetSpecError):
         submit(loop, 0)
+
+
+def test_a_broken_client_callback_ends_its_own_request_only(running):
+    loop, stop = running
+
+    def broken(*_):
+        raise RuntimeError("the connection is gone")
+
+    before = submit(loop, 1)
+    loop.submit(Request(ids("0ab"), 12, Sampling(), broken))
+    loop.submit(Request(ids("0ab"), 12, Sampling(), lambda delta: None, cancelled=broken))
+    after = submit(loop, 2)
+    stop()
+    assert (ends(before), ends(after)) == (["length"], ["length"])
+    assert text(before) == LINES[1][3:15] and text(after) == LINES[2][3:15]
+    loop.scheduler.check_integrity()
+
+
+def test_a_fault_of_the_loop_itself_is_told_and_the_loop_goes_on(running, monkeypatch):
+    loop, stop = running
+    plan_round, calls = loop.scheduler.plan_round, []
+
+    def fails_once(*args):
+        calls.append(args)
+        if len(calls) == 1:
+            raise ValueError("broken plan")
+        return plan_round(*args)
+
+    monkeypatch.setattr(loop.scheduler, "plan_round", fails_once)
+    failed = submit(loop, 0)
+    while not failed:
+        pass
+    served = submit(loop, 1)
+    stop()
+    assert ends(failed) == ["error"] and "broken plan" in str(failed[0].error)
+    assert ends(served) == ["length"]
