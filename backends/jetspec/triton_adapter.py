@@ -81,6 +81,8 @@ class Stream:
         text, ids = self._value("text_input"), self._array("input_ids")
         if (text is None) == (ids is None):
             raise InvalidRequest("exactly one of text_input and input_ids is needed; send the prompt as one of them")
+        if ids is not None and self._value("chat", False):
+            raise InvalidRequest("chat is true with input_ids; it applies to text_input, leave it out")
         prompt = self._encoder.encode(text, bool(self._value("chat", False))) if ids is None else ids.ravel().tolist()
         if self._value("exclude_input_in_output", True) is False:
             self._prefix = text or self._encoder.tokenizer.decode(prompt)
@@ -94,7 +96,7 @@ class Stream:
             sampling=self._sampling(),
             sink=self.send,
             stops=tuple(_text("stop_words", s) for s in stops.ravel()) if stops is not None else (),
-            end_ids=self._end_ids if end is None else frozenset([end] if end >= 0 else []),
+            end_ids=self._end_ids if end is None else frozenset([] if end == -1 else [end]),
             min_tokens=int(self._value("min_tokens", self._value("min_length", 0))),
             speculate=bool(self._value("speculate", True)),
             draft_cap=None if self._value("draft_budget") is None else int(self._value("draft_budget")),

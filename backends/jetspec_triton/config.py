@@ -67,7 +67,7 @@ class LoopSettings:
 
     max_queue: int = 64  # requests that may wait for a slot
     prefill_rows: int = 32  # prompt rows in a round that also decodes
-    max_draft: int = 64  # most drafted nodes in a round, over all sequences
+    max_draft: int = 63  # most drafted nodes in a round, over all sequences
     default_max_tokens: int = 256
 
     @classmethod

@@ -96,6 +96,7 @@ class DecodingLoop:
             result = self.step.run(planned.batch)
         except Exception as error:
             self._fail(planned.sequences, error)
+            self._metrics.set_load(len(self.scheduler.running), len(self.scheduler.waiting))
             return
         step_seconds = time.perf_counter() - stepped
         self._deliver(planned, result)

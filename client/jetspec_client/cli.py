@@ -110,7 +110,8 @@ def _build(args) -> int:
 
 def _serve(args) -> int:
     ports = {"http_port": args.http_port, "grpc_port": args.grpc_port, "metrics_port": args.metrics_port}
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for stop_signal in (signal.SIGTERM, signal.SIGINT):  # a shell's & leaves SIGINT ignored
+        signal.signal(stop_signal, signal.default_int_handler)
     server = LocalServer(args.model_repository, ROOT / "backends", **ports)
     try:
         print(f"starting; log: {server.log}", flush=True)
@@ -119,12 +120,14 @@ def _serve(args) -> int:
             f"ready: gRPC {server.grpc_url}, HTTP {server.http_port}, metrics {server.metrics_port}; Ctrl-C stops",
             flush=True,
         )
-        return server.wait()
+        print(f"jetspec serve: {server.watch()}; stopping, its log is {server.log}", file=sys.stderr)
+        server.stop(drain=False)
+        return 1
     except KeyboardInterrupt:
-        print("stopping: running streams may finish", flush=True)
-        return 0
+        print("stopping: running streams may finish; Ctrl-C again ends them", flush=True)
+        return 0 if server.stop() == 0 else 1
     finally:
-        server.stop()
+        server.stop(drain=False)
 
 
 def _exec(args) -> int:
@@ -136,9 +139,6 @@ def _generate(args) -> int:
     from tritonclient.utils import InferenceServerException
 
     prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
-    if args.seed is not None and not 0 <= args.seed < 1 << 64:
-        print(f"jetspec generate: --seed is {args.seed}, valid is 0 to {(1 << 64) - 1}", file=sys.stderr)
-        return 2
     options = Options(
         max_tokens=args.max_tokens,
         temperature=args.temperature,
@@ -152,7 +152,10 @@ def _generate(args) -> int:
     )
     try:
         got = answer(Client(args.url), prompt, options, (lambda text: None) if args.json else _show)
-    except (ServerUnavailable, InferenceServerException, TimeoutError) as error:
+    except UnicodeEncodeError:
+        print("jetspec generate: the prompt is not valid UTF-8; check the terminal's encoding", file=sys.stderr)
+        return 2
+    except (ServerUnavailable, InferenceServerException, TimeoutError, ValueError) as error:
         print(f"jetspec generate: {error}", file=sys.stderr)
         return 1
     if args.json:

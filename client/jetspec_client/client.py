@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -24,6 +25,9 @@ OUTPUTS = (
     "total_accepted_draft_tokens",
     "accepted_by_depth",
 )
+
+
+_NO_SERVER = ("failed to connect", "Socket closed", "DNS resolution", "Connection refused")
 
 
 class ServerUnavailable(ConnectionError):
@@ -64,6 +68,9 @@ class Options:
         for name, (kind, dtype) in self._dtypes.items():
             value = getattr(self, name)
             if value is not None:
+                if np.issubdtype(dtype, np.integer) and not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
+                    limits = np.iinfo(dtype)
+                    raise ValueError(f"{name} is {value}, valid is {limits.min} to {limits.max}")
                 made.append(_input(name, kind, np.array([value], dtype)))
         if self.stop_words:
             made.append(_input("stop_words", "BYTES", np.array([s.encode() for s in self.stop_words], np.object_)))
@@ -87,34 +94,39 @@ class Client:
     """Streams from one server. Every stream has a connection of its own, so a client can be used from many threads."""
 
     def __init__(self, url: str = "127.0.0.1:8001", model: str = "jetspec", timeout_s: float = 600.0):
+        if "://" in url:
+            raise ValueError(f"url is {url!r}, expected is host:port of the gRPC door, such as 127.0.0.1:8001")
         self.url, self.model, self.timeout_s = url, model, timeout_s
 
     def stream(self, prompt: str | list[int], options: Options = Options()) -> Iterator[Chunk]:
         """Chunks of one answer. Leaving the iterator early cancels the request on the server.
 
-        Raises `ServerUnavailable` when nothing answers at the address, `InferenceServerException` with the server's message
+        Raises `ValueError` for an integer its tensor cannot hold, `ServerUnavailable` when nothing answers at the address, `InferenceServerException` with the server's message
         when it refuses or fails.
         """
+        inputs = [*_prompt(prompt), *options.tensors(), _input("stream", "BOOL", np.array([True]))]
         client = grpcclient.InferenceServerClient(self.url)
         answers: queue.Queue[_Answer] = queue.Queue()
         # with this header errors carry their gRPC status; the stream then ends, which is right for one request
         headers = {"triton_grpc_error": "true"}
         client.start_stream(lambda result, error: answers.put(_Answer(result, error)), headers=headers)
         try:
-            client.async_stream_infer(
-                self.model,
-                [*_prompt(prompt), *options.tensors(), _input("stream", "BOOL", np.array([True]))],
-                outputs=[grpcclient.InferRequestedOutput(name) for name in OUTPUTS],
-                enable_empty_final_response=True,
-            )
+            with suppress(InferenceServerException):  # the reason of a broken stream is in the queue
+                client.async_stream_infer(
+                    self.model,
+                    inputs,
+                    outputs=[grpcclient.InferRequestedOutput(name) for name in OUTPUTS],
+                    enable_empty_final_response=True,
+                )
             while True:
                 try:
                     result, error = answers.get(timeout=self.timeout_s)
                 except queue.Empty:
                     raise TimeoutError(f"no answer from {self.url} within {self.timeout_s:.0f} s") from None
                 if error is not None:
-                    if "StatusCode.UNAVAILABLE" in str(error) and "connect" in str(error):
-                        raise ServerUnavailable(f"no server answers at {self.url}; start one with `jetspec serve`")
+                    if any(sign in str(error) for sign in _NO_SERVER):
+                        reason = error.message()
+                        raise ServerUnavailable(f"no server at {self.url} ({reason}); start one with `jetspec serve`")
                     raise error
                 final = result.get_response().parameters["triton_final_response"].bool_param
                 if result.as_numpy("text_output") is not None:

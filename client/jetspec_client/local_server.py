@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import resource
 import secrets
 import shutil
 import signal
@@ -22,7 +23,9 @@ import urllib.request
 from pathlib import Path
 
 MODELS = ("target", "draft", "jetspec_step", "jetspec", "ensemble")
-GRACE_S = 30
+GRACE_S = 30  # for running streams
+EXIT_S = 10  # for Triton itself, once nothing runs
+STACK_BYTES = 256 << 20  # Triton's HTTP front end overflows the usual 8 MB on a JSON body of 5 MB
 
 
 class ServerError(RuntimeError):
@@ -51,6 +54,8 @@ class LocalServer:
         metrics_port: int = 0,
         log: Path | None = None,
     ):
+        for name, port in (("http", http_port), ("grpc", grpc_port), ("metrics", metrics_port)):
+            _require_free(name, port)
         self.http_port, self.grpc_port = http_port or free_port(), grpc_port or free_port()
         self.metrics_port = metrics_port or free_port()
         self._home = Path(tempfile.mkdtemp(prefix="jetspec-server-"))
@@ -73,14 +78,20 @@ class LocalServer:
             "--disable-auto-complete-config",
             "--model-control-mode=explicit",
             *(f"--load-model={name}" for name in MODELS),
-            f"--exit-timeout-secs={GRACE_S}",
+            f"--exit-timeout-secs={EXIT_S}",
             f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
             "--backend-config=python,thread-pool-size=2",
         ]
         with open(self.log, "wb") as sink:
             self._process = subprocess.Popen(
-                command, env=_environment(package), stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                env={**_environment(package), "TMPDIR": str(self._home)},
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_raise_stack_limit,
             )
+        self._stubs: dict[int, str] = {}
 
     @property
     def pid(self) -> int:
@@ -99,6 +110,7 @@ class LocalServer:
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/v2/health/ready", timeout=2):
                     if b"jetspec is ready" in self.log.read_bytes():
+                        self._stubs = self._find_stubs()
                         return self
             except (urllib.error.URLError, OSError):
                 pass
@@ -116,9 +128,19 @@ class LocalServer:
             total += sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")) * 1024
         return total
 
-    def wait(self) -> int:
-        """Wait until the server ends by itself; its exit code."""
-        return self._process.wait()
+    def watch(self) -> str:
+        """Wait until the server or a model process ends by itself; what ended, in words.
+
+        Triton neither restarts a killed model process nor stops reporting ready, and streams of a killed `jetspec` would wait
+        for ever: whoever runs the server should stop it then, with `stop(drain=False)`.
+        """
+        while True:
+            if (code := self._process.poll()) is not None:
+                return f"tritonserver ended with {code}, a negative number is the signal that killed it"
+            for pid, model in self._stubs.items():
+                if not _is_alive(pid):
+                    return f"the process of model {model} (pid {pid}) has died"
+            time.sleep(0.5)
 
     def drain(self) -> None:
         """Refuse new requests and wait, up to the grace time, until running streams have ended.
@@ -138,16 +160,19 @@ class LocalServer:
                 return
             time.sleep(0.1)
 
-    def stop(self) -> int:
-        """Drain, SIGTERM, then end the whole group and remove what it left. The server's exit code."""
+    def stop(self, drain: bool = True) -> int:
+        """Drain, SIGTERM, then end the whole group and remove what it left. The server's exit code.
+
+        Ctrl-C during this skips the waiting, never the cleaning up.
+        """
         group = self._group()
-        if self._process.poll() is None:
-            self.drain()
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(GRACE_S + 5)
-            except subprocess.TimeoutExpired:
-                pass
+        try:
+            if self._process.poll() is None and drain:
+                self.drain()
+                self._process.send_signal(signal.SIGTERM)
+                self._process.wait(EXIT_S + 5)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            pass
         for pid in {*group, *self._group()}:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -164,6 +189,15 @@ class LocalServer:
 
     def __exit__(self, *exc) -> None:
         self.stop()
+
+    def _find_stubs(self) -> dict[int, str]:
+        """Model names by the pid of their process."""
+        found = {}
+        for pid in self._group():
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+            if words[0].endswith("triton_python_backend_stub"):
+                found[pid] = Path(words[1]).parents[1].name
+        return found
 
     def _post(self, path: str) -> bytes:
         request = urllib.request.Request(f"http://127.0.0.1:{self.http_port}{path}", b"{}", method="POST")
@@ -187,6 +221,31 @@ class LocalServer:
         lines = self.log.read_text(errors="replace").splitlines()
         told = [line for line in lines if line.startswith("E") or "rror" in line] or lines
         return f"its log {self.log} ends with:\n" + "\n".join(told[-12:])
+
+
+def _require_free(name: str, port: int) -> None:
+    if port:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError as error:
+                raise ServerError(
+                    f"port {port} cannot be used ({error}); stop what uses it or give --{name}-port"
+                ) from None
+
+
+def _raise_stack_limit() -> None:
+    hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
+    wanted = STACK_BYTES if hard == resource.RLIM_INFINITY else min(STACK_BYTES, hard)
+    resource.setrlimit(resource.RLIMIT_STACK, (wanted, hard))
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def triton_package() -> Path:

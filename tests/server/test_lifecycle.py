@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from jetspec_client import Client, Options
+from jetspec_client import Client, Options, ServerUnavailable
+from jetspec_client.local_server import ServerError, free_port
 from tritonclient.utils import InferenceServerException
 
 from .conftest import start_server
@@ -45,18 +50,80 @@ def test_a_killed_target_fails_requests_clearly_and_the_server_lives():
         assert time.monotonic() - started < 20  # an answer, not a hang
 
 
-def _stub_of(server, model: str) -> int:
-    """The process whose command line names the model's backend."""
+@contextmanager
+def serving() -> Iterator[tuple[subprocess.Popen, Client]]:
+    """`jetspec serve` as a user runs it, on free ports."""
+    ports = {name: str(free_port()) for name in ("http", "grpc", "metrics")}
+    options = [word for name, port in ports.items() for word in (f"--{name}-port", port)]
+    command = [sys.executable, "-m", "jetspec_client.cli", "serve", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        assert any(line.startswith("ready:") for line in process.stdout)
+        yield process, Client(f"127.0.0.1:{ports['grpc']}", timeout_s=60)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_serve_stops_when_a_model_process_dies_and_no_stream_hangs():
+    with serving() as (process, client):
+        stream = client.stream("Tell me a story.", Options(max_tokens=1500, end_id=-1))
+        next(stream)
+        os.kill(_stub("jetspec", f"/proc/{process.pid}"), signal.SIGKILL)
+        with pytest.raises((InferenceServerException, ServerUnavailable)):
+            list(stream)
+        assert process.wait(30) == 1
+        assert "the process of model jetspec" in process.stdout.read()
+        assert not _children_servers(client)
+
+
+def test_a_second_interrupt_ends_at_once_and_leaves_nothing():
+    with serving() as (process, client):
+        stream = client.stream("Tell me a story.", Options(max_tokens=1500, end_id=-1))
+        next(stream)
+        process.send_signal(signal.SIGINT)
+        assert any("Ctrl-C again" in line for line in process.stdout)
+        process.send_signal(signal.SIGINT)
+        process.wait(20)
+        with pytest.raises((InferenceServerException, ServerUnavailable)):
+            list(stream)
+        assert not _children_servers(client)
+
+
+def test_a_taken_port_is_told_before_anything_loads(server):
+    from jetspec_client.local_server import LocalServer
+
+    root = Path(__file__).parents[2]
+    with pytest.raises(ServerError, match=f"port {server.grpc_port} cannot be used.*--grpc-port"):
+        LocalServer(root / "model_repository", root / "backends", grpc_port=server.grpc_port)
+
+
+def _children_servers(client: Client) -> list[str]:
+    """Command lines of Triton processes on the client's port."""
+    port = client.url.rpartition(":")[2]
+    return [line for line in _command_lines().values() if f"--grpc-port={port}" in line]
+
+
+def _command_lines() -> dict[int, str]:
+    found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
-                command = (entry / "cmdline").read_bytes().decode(errors="replace")
+                found[int(entry.name)] = (entry / "cmdline").read_bytes().decode(errors="replace")
             except OSError:
                 continue
-            if (
-                "triton_python_backend_stub" in command
-                and f"jetspec_{model}" in command
-                and server._shm_prefix in command
-            ):
-                return int(entry.name)
+    return found
+
+
+def _stub(model: str, serve: str) -> int:
+    """The process of `model` under the Triton server that the process at `serve` started."""
+    triton = {int(pid) for task in Path(serve, "task").iterdir() for pid in (task / "children").read_text().split()}
+    for pid, command in _command_lines().items():
+        session = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[3])
+        if session in triton and "python_backend_stub" in command and f"/{model}/1/model.py" in command:
+            return pid
     raise AssertionError(f"no process of {model} found")
+
+
+def _stub_of(server, model: str) -> int:
+    return next(pid for pid, name in server._stubs.items() if name == model)

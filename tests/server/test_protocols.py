@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.error
 import urllib.request
 
 import numpy as np
@@ -38,6 +39,14 @@ def test_http_generate_stream(server, expected, model):
 def test_http_generate_gives_one_response(server, expected, model):
     body = {"text_input": "The capital of France is", "max_tokens": 12}
     assert json.loads(post(server, f"/v2/models/{model}/generate", body))["text_output"] == expected
+
+
+def test_a_huge_http_body_is_refused_and_the_server_lives(server, expected):
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        post(server, "/v2/models/jetspec/generate", {"text_input": "a" * 5_000_000})
+    assert caught.value.code == 400 and b"5000000 bytes" in caught.value.read()
+    body = {"text_input": "The capital of France is", "max_tokens": 12}
+    assert json.loads(post(server, "/v2/models/jetspec/generate", body))["text_output"] == expected
 
 
 def test_ensemble_takes_tensorrt_llm_tensors(server):

@@ -41,6 +41,8 @@ CASES = [
     ([text(b"word " * 400_000)], ["2000000 bytes", "2048 tokens"]),
     ([text(), tensor("stop_words", "BYTES", [b"x"] * 65, np.object_)], ["65", "64"]),
     ([text(), one("end_id", 49152, INT)], ["end_id is 49152", "49151"]),
+    ([text(), one("end_id", -2, INT)], ["end_id is -2", "-1 for none"]),
+    ([tensor("input_ids", "INT32", [1, 2], np.int32), one("chat", True, BOOL)], ["chat", "input_ids"]),
     ([text(), one("max_tokens", 0, INT)], ["max_tokens is 0", "1"]),
     ([text(), one("max_tokens", 5000, INT)], ["5000", "2048"]),
     ([text(), one("temperature", -0.5, FLOAT)], ["temperature is -0.5", "100.0"]),

@@ -20,9 +20,7 @@ MODES = [Sampling(), Sampling(0.9, 0, 1.0, 11), Sampling(1.3, 12, 0.85, 2**63 + 
 def plain() -> dict[Sampling, list[list[int]]]:
     """Every prompt alone, one token a round."""
     loop = make_loop(ScriptedDraft([], 0.0))
-    return {
-        mode: [run(loop, [prompt], TOKENS, mode, speculate=False)[0] for prompt in PROMPTS] for mode in MODES
-    }
+    return {mode: [run(loop, [prompt], TOKENS, mode, speculate=False)[0] for prompt in PROMPTS] for mode in MODES}
 
 
 def test_plain_text_is_varied(plain):

@@ -28,7 +28,9 @@ def tiny_target(scale: float = 6.0) -> Llama:
     model = Llama(CONFIG, DRAFT_CONFIG.target_layer_ids).eval().requires_grad_(False)
     for name, parameter in model.named_parameters():
         if parameter.dim() > 1:
-            parameter.copy_(torch.randn_like(parameter) * (scale if "lm_head" in name else 1.5) / parameter.shape[1] ** 0.5)
+            parameter.copy_(
+                torch.randn_like(parameter) * (scale if "lm_head" in name else 1.5) / parameter.shape[1] ** 0.5
+            )
     return model
 
 
@@ -71,9 +73,9 @@ def make_loop(draft: DraftEngine, **settings) -> DecodingLoop:
     return DecodingLoop(step, tiny_tokenizer(), VOCAB, **settings)
 
 
-def run(loop: DecodingLoop, prompts: list[list[int]], max_tokens: int, sampling=Sampling(), **fields) -> list[list[int]]:
+def run(
+    loop: DecodingLoop, prompts: list[list[int]], max_tokens: int, sampling=Sampling(), **fields
+) -> list[list[int]]:
     """Ids of every prompt, all submitted at once."""
-    makers = [
-        lambda sink, prompt=prompt: Request(prompt, max_tokens, sampling, sink, **fields) for prompt in prompts
-    ]
+    makers = [lambda sink, prompt=prompt: Request(prompt, max_tokens, sampling, sink, **fields) for prompt in prompts]
     return [[i for delta in deltas for i in delta.ids] for deltas in collect(loop, makers)]
