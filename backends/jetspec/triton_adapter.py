@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -32,6 +33,7 @@ NEUTRAL = {
     "guided_decoding_guide": "",
 }
 ERROR_CODES = {InvalidRequest: "INVALID_ARG", QueueFull: "UNAVAILABLE", Stopping: "UNAVAILABLE"}
+POLL_AFTER_S = 0.1
 OUTPUT_DTYPES = {
     "output_ids": np.int32,
     "output_log_probs": np.float32,
@@ -71,6 +73,7 @@ class Stream:
         self._wanted = set(request.requested_output_names())
         self._request, self._encoder = request, encoder
         self._end_ids, self._default_max_tokens = end_ids, default_max_tokens
+        self._received = time.monotonic()
         self._prefix = ""
         self._cumulative = 0.0
         self._held: list[Delta] = []
@@ -100,8 +103,13 @@ class Stream:
             min_tokens=int(self._value("min_tokens", self._value("min_length", 0))),
             speculate=bool(self._value("speculate", True)),
             draft_cap=None if self._value("draft_budget") is None else int(self._value("draft_budget")),
-            cancelled=self._sender.is_cancelled,
+            cancelled=self.cancelled,
         )
+
+    def cancelled(self) -> bool:
+        """Whether the client has gone. Asked late, because asking while `execute` runs can make the Python backend of Triton
+        2.51 keep the finished request, so that the model is not unloaded; this makes it rarer, not impossible."""
+        return time.monotonic() - self._received > POLL_AFTER_S and self._sender.is_cancelled()
 
     def send(self, delta: Delta) -> None:
         """Send one round's delta, or hold it back when the client wants one response."""

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,6 +33,21 @@ def test_sigterm_lets_running_streams_finish_and_exits_0():
     stopping.join(60)
     assert sum(len(c.ids) for c in chunks) == 60 and chunks[-1].finish_reason == "length"
     assert codes == [0]
+
+
+def test_stopping_is_quick_after_many_streams_at_once():
+    """Triton may keep `jetspec` loaded although nothing runs; the drain must not wait its whole time for that."""
+    with start_server() as server:
+        client = Client(server.grpc_url, timeout_s=60)
+        with ThreadPoolExecutor(12) as pool:
+            asked = [
+                pool.submit(client.generate, "Tell me a story.", Options(max_tokens=12, end_id=-1)) for _ in range(36)
+            ]
+            assert all(len(one.result().ids) == 12 for one in asked)
+        started = time.monotonic()
+        server.drain()
+        server.stop(drain=False)
+        assert time.monotonic() - started < 15
 
 
 def test_a_killed_target_fails_requests_clearly_and_the_server_lives():
