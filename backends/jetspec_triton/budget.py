@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence as Seq
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 
-class Proposal(NamedTuple):
-    """What may follow one sequence's root. Probabilities are calibrated and conditional on the path so far."""
+class Proposal(Protocol):
+    """What may follow one sequence's root; `candidates.Candidates` is the served one."""
 
-    ids: list[list[int]]  # per depth, best first
-    probs: list[list[float]]
-    chain: list[int]  # looked-up continuation from the root
-    chain_probs: list[float]
     cap: int  # most drafted nodes for this sequence
+
+    @property
+    def root(self): ...
+
+    def children(self, node) -> Seq:
+        """Children of a node, best first, each with `probability` (conditional on the node) and `token`."""
+
+    def follow(self, node, child):
+        """The node that a child becomes once it is drafted."""
 
 
 class Draft(NamedTuple):
@@ -32,7 +37,6 @@ class Draft(NamedTuple):
 
 
 NO_CAP = 1 << 30
-NO_PROPOSAL = Proposal([], [], [], [], 0)
 
 
 class CostCurve:
@@ -54,30 +58,35 @@ class CostCurve:
         return cls([0, max_rows], [1.0, 1.0])
 
 
-def plan(proposals: Seq[Proposal], cost: CostCurve, base_rows: int, max_nodes: int) -> list[Draft]:
-    """Choose the drafted nodes of every sequence. `base_rows` are the rows of the round without any draft."""
+def plan(proposals: Seq[Proposal | None], cost: CostCurve, base_rows: int, max_nodes: int) -> list[Draft]:
+    """Choose the drafted nodes of every sequence (None drafts nothing). `base_rows` are the rows of the round without any draft."""
     drafts = [Draft([], []) for _ in proposals]
     limit = min(max_nodes, cost.max_rows - base_rows)
     heap: list = []
-    order = 0
+    order = 0  # breaks ties: the earlier entry first
+
+    def push(s: int, parent: int, node, siblings, i: int, above: float) -> None:
+        nonlocal order
+        order += 1
+        heapq.heappush(heap, (-above * siblings[i].probability, order, s, parent, node, siblings, i, above))
+
     for s, proposal in enumerate(proposals):
-        if proposal.cap > 0 and (siblings := _children(proposal, 0, True)):
-            heap.append((-siblings[0][0], order, s, 0, 0, siblings, 0, 1.0))
-            order += 1
-    heapq.heapify(heap)
+        if limit > 0 and proposal is not None and proposal.cap > 0:
+            root = proposal.root
+            if siblings := proposal.children(root):
+                push(s, 0, root, siblings, 0, 1.0)
     gain = float(len(proposals))
     best_rate, best_count = gain / cost.seconds[min(base_rows, cost.max_rows)], 0
     popped: list[int] = []
     while heap and len(popped) < limit:
-        negative, _, s, parent, depth, siblings, i, above = heapq.heappop(heap)
+        negative, _, s, parent, node, siblings, i, above = heapq.heappop(heap)
         probability = -negative
         if probability <= best_rate * cost.slope[base_rows + len(popped)]:
             break  # no longer prefix can beat the best one
         draft, proposal = drafts[s], proposals[s]
         if len(draft.tokens) >= proposal.cap:
             continue
-        _, token, on_chain = siblings[i]
-        draft.tokens.append(token)
+        draft.tokens.append(siblings[i].token)
         draft.parents.append(parent)
         popped.append(s)
         gain += probability
@@ -85,27 +94,11 @@ def plan(proposals: Seq[Proposal], cost: CostCurve, base_rows: int, max_nodes: i
         if rate > best_rate:
             best_rate, best_count = rate, len(popped)
         if i + 1 < len(siblings):
-            heapq.heappush(heap, (-above * siblings[i + 1][0], order, s, parent, depth, siblings, i + 1, above))
-        if children := _children(proposal, depth + 1, on_chain):
-            order += 1
-            entry = (-probability * children[0][0], order, s, len(draft.tokens), depth + 1, children, 0, probability)
-            heapq.heappush(heap, entry)
-        order += 1
+            push(s, parent, node, siblings, i + 1, above)
+        below = proposal.follow(node, siblings[i])
+        if children := proposal.children(below):
+            push(s, len(draft.tokens), below, children, 0, probability)
     for s in popped[best_count:]:
         drafts[s].tokens.pop()
         drafts[s].parents.pop()
     return drafts
-
-
-def _children(proposal: Proposal, depth: int, on_chain: bool) -> list[tuple[float, int, bool]]:
-    """(probability, token, still on the chain) of a node's children, best first: the head's and the look-up's mixed."""
-    ids = proposal.ids[depth] if depth < len(proposal.ids) else []
-    probs = proposal.probs[depth] if ids else []
-    if not (on_chain and depth < len(proposal.chain)):
-        return [(p, token, False) for p, token in zip(probs, ids)]
-    hit, guess = proposal.chain_probs[depth], proposal.chain[depth]
-    mixed = [((1 - hit) * p + (hit if token == guess else 0.0), token, token == guess) for p, token in zip(probs, ids)]
-    if guess not in ids:
-        mixed.append((hit, guess, True))
-    mixed.sort(key=lambda child: -child[0])
-    return mixed

@@ -67,7 +67,8 @@ class DraftConfig:
 
     `target_layer_ids` name the target layers whose outputs are fused; `block_size - 1` is the depth of a draft.
     `draft_vocab_size` is the length of the optional `draft_vocab` tensor (target ids the head can propose),
-    0 when the head proposes over the whole vocabulary.
+    0 when the head proposes over the whole vocabulary. `parent_size` is the width of the optional correction that
+    conditions a depth's candidates on the token above them, 0 when the head has none.
     """
 
     hidden_size: int
@@ -84,6 +85,7 @@ class DraftConfig:
     num_target_layers: int
     mask_token_id: int
     draft_vocab_size: int = 0
+    parent_size: int = 0
 
     @property
     def depth(self) -> int:
@@ -119,6 +121,7 @@ class DraftConfig:
             num_target_layers=required("num_target_layers"),
             mask_token_id=required("mask_token_id"),
             draft_vocab_size=nested.get("draft_vocab_size", 0),
+            parent_size=nested.get("parent_size", 0),
         )
 
     def to_json(self) -> dict:
@@ -143,6 +146,7 @@ class DraftConfig:
                 "mask_token_id": self.mask_token_id,
                 "target_hidden_size": self.hidden_size,
                 "draft_vocab_size": self.draft_vocab_size,
+                "parent_size": self.parent_size,
             },
         }
 

@@ -23,6 +23,7 @@ class DecodingLoop:
     """Serves requests on a `Step`.
 
     cost: seconds by rows, see `warmup.measure_cost`. max_draft: most drafted nodes in a round, over all sequences.
+    lookup: draft from each sequence's own text too, beside the head.
     """
 
     def __init__(
@@ -34,22 +35,24 @@ class DecodingLoop:
         max_queue: int = 64,
         prefill_rows: int = 32,
         max_draft: int | None = None,
+        lookup: bool = True,
         cost: CostCurve | None = None,
         metrics: Metrics | None = None,
     ):
         self.step, self._tokenizer, self._vocab_size = step, tokenizer, vocab_size
         self.scheduler = Scheduler(step.limits, max_queue, prefill_rows)
-        self.calibration = Calibration(step.limits.draft_depth)
+        self.calibration = Calibration()
         self.max_draft = step.limits.rows_per_step if max_draft is None else max_draft
         self.cost = cost or CostCurve.flat(step.limits.rows_per_step)
         self._metrics = metrics or Metrics()
+        self._lookup = lookup
         self._wake = threading.Condition()
         self._stopping = False
 
     def submit(self, request: Request) -> None:
         """Queue a request; thread-safe. Raises `InvalidRequest` `QueueFull` or `Stopping`; afterwards its sink gets everything."""
         request.check(self.step.limits, self._vocab_size)
-        sequence = Sequence(request, self._tokenizer, self.step.limits.draft_depth)
+        sequence = Sequence(request, self._tokenizer, self._lookup)
         with self._wake:
             if self._stopping:
                 raise Stopping("this model is being stopped and takes no new requests; send it to another server")
@@ -120,7 +123,7 @@ class DecodingLoop:
         sequence.committed += int(planned.batch.n_forced[b]) + accepted
         if not tokens:
             return
-        delta = sequence.take_emitted(tokens, log_probs, planned.drafted[b], self.calibration)
+        delta = sequence.take_emitted(tokens, log_probs, planned.drafted[b])
         shown = min(accepted, len(delta.ids))  # what an end cut off counts nowhere
         self._metrics.observe_emitted(sequence, len(delta.ids), planned.drafted[b], shown)
         if delta.finish is None and sequence.drafting:

@@ -48,7 +48,7 @@ class StepResult(NamedTuple):
     emitted_splits: np.ndarray  # (B + 1) int32
     log_probs: np.ndarray  # (E) float32, the target's, before temperature
     draft_ids: np.ndarray  # (B, depth, W) int32, candidates after the bonus token
-    draft_log_probs: np.ndarray  # (B, depth, W) float32, best first; zeros where a row emitted nothing
+    draft_log_probs: np.ndarray  # (B, depth, W + 1, W) float32, see `drafts.base.DraftEngine.propose`
 
 
 class Step(Protocol):

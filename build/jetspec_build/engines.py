@@ -12,7 +12,7 @@ from jetspec_triton.errors import ConfigError
 from .graphs.draft_head import write_draft_head
 from .graphs.llama import write_target
 
-DRAFT_WIDTH = 8  # candidates per depth that the head returns; sampling re-ranks them with its noise
+DRAFT_WIDTH = 16  # candidates per depth that the head returns; sampling weighs them with its noise
 
 
 def build_openvino(

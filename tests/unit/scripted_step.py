@@ -43,7 +43,7 @@ class ScriptedStep:
                 ids[b, : len(future), 0] = future
             self._slots[slot] = script, held
             splits.append(len(emitted))
-        log_probs = np.log(np.tile(np.float32([0.9, 0.05]), (*ids.shape[:2], 1)))
+        log_probs = np.log(np.tile(np.float32([0.9, 0.05]), (*ids.shape[:2], WIDTH + 1, 1)))
         emitted = np.array(emitted, np.int32)
         return StepResult(emitted, np.array(splits, np.int32), -emitted.astype(np.float32), ids, log_probs)
 

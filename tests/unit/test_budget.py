@@ -1,29 +1,54 @@
-"""The joint budget against enumeration of all nodes, its limits, and the mixing of head and look-up candidates."""
+"""The joint budget against enumeration of all nodes, its limits."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jetspec_triton.budget import NO_CAP, NO_PROPOSAL, CostCurve, Draft, Proposal, _children, plan
+from jetspec_triton.budget import NO_CAP, CostCurve, Draft, plan
 
 VOCAB = 6
 
 
+class Node(NamedTuple):
+    probability: float
+    token: int
+    below: tuple[Node, ...] = ()
+
+
+class Given(NamedTuple):
+    """A proposal whose whole tree is written down."""
+
+    below: tuple[Node, ...]
+    cap: int = NO_CAP
+
+    @property
+    def root(self):
+        return self
+
+    def children(self, node):
+        return node.below
+
+    def follow(self, node, child):
+        return child
+
+
 @st.composite
-def proposals(draw, caps=st.one_of(st.just(NO_CAP), st.integers(0, 6))) -> Proposal:
-    """Up to 3 depths of up to 3 distinct candidates whose probabilities sum to at most 1, best first, and a chain."""
-    depth = draw(st.integers(0, 3))
-    ids, probs = [], []
-    for _ in range(depth):
-        ids.append(draw(st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=3, unique=True)))
-        weights = draw(st.lists(st.floats(0.001, 1), min_size=len(ids[-1]), max_size=len(ids[-1])))
-        total = draw(st.floats(0.05, 1))
-        probs.append(sorted((w / sum(weights) * total for w in weights), reverse=True))
-    chain = draw(st.lists(st.integers(0, VOCAB - 1), max_size=3))
-    chain_probs = draw(st.lists(st.floats(0.0, 1.0, width=16), min_size=len(chain), max_size=len(chain)))
-    return Proposal(ids, probs, chain, chain_probs, draw(caps))
+def siblings(draw, depth: int) -> tuple[Node, ...]:
+    """Up to 3 distinct tokens whose probabilities sum to at most 1, best first, each with children of its own."""
+    tokens = draw(st.lists(st.integers(0, VOCAB - 1), max_size=3, unique=True)) if depth else []
+    weights = draw(st.lists(st.floats(0.001, 1), min_size=len(tokens), max_size=len(tokens)))
+    total = draw(st.floats(0.05, 1))
+    probs = sorted((w / sum(weights) * total for w in weights), reverse=True)
+    return tuple(Node(p, t, draw(siblings(depth - 1))) for p, t in zip(probs, tokens))
+
+
+@st.composite
+def proposals(draw, caps=st.one_of(st.just(NO_CAP), st.integers(0, 6))) -> Given:
+    return Given(draw(siblings(3)), draw(caps))
 
 
 @st.composite
@@ -33,25 +58,16 @@ def curves(draw, low: int = 1) -> CostCurve:
     return CostCurve([0, *rows], [min(seconds), *sorted(seconds)])
 
 
-def obvious_children(proposal: Proposal, path: tuple[int, ...]) -> dict[int, float]:
-    """Chance of every token right after `path`: the look-up's with its hit rate, the head's otherwise."""
-    depth, chances = len(path), {}
-    hit, guess = 0.0, None
-    if depth < len(proposal.chain) and list(path) == proposal.chain[:depth]:
-        hit, guess = proposal.chain_probs[depth], proposal.chain[depth]
-    if depth < len(proposal.ids):
-        chances = {token: (1 - hit) * p for token, p in zip(proposal.ids[depth], proposal.probs[depth])}
-    if guess is not None:
-        chances[guess] = chances.get(guess, 0.0) + hit
-    return chances
-
-
-def all_nodes(proposal: Proposal) -> dict[tuple[int, ...], float]:
+def all_nodes(proposal: Given) -> dict[tuple[int, ...], float]:
     """Path probability of every node that could be drafted."""
-    nodes, level = {}, {(): 1.0}
-    while level:
-        level = {(*path, t): p * q for path, p in level.items() for t, q in obvious_children(proposal, path).items()}
-        nodes |= level
+    nodes: dict[tuple[int, ...], float] = {}
+
+    def visit(below: tuple[Node, ...], path: tuple[int, ...], above: float) -> None:
+        for node in below:
+            nodes[(*path, node.token)] = above * node.probability
+            visit(node.below, (*path, node.token), above * node.probability)
+
+    visit(proposal.below, (), 1.0)
     return nodes
 
 
@@ -62,7 +78,7 @@ def paths(draft: Draft) -> list[tuple[int, ...]]:
     return known[1:]
 
 
-def rate_of(drafts: list[Draft], batch: list[Proposal], cost: CostCurve, base: int) -> float:
+def rate_of(drafts: list[Draft], batch: list[Given], cost: CostCurve, base: int) -> float:
     gain, count = float(len(batch)), 0
     for draft, proposal in zip(drafts, batch):
         nodes = all_nodes(proposal)
@@ -71,7 +87,7 @@ def rate_of(drafts: list[Draft], batch: list[Proposal], cost: CostCurve, base: i
     return gain / cost.seconds[base + count]
 
 
-def best_rate(batch: list[Proposal], cost: CostCurve, base: int, max_nodes: int) -> float:
+def best_rate(batch: list[Given], cost: CostCurve, base: int, max_nodes: int) -> float:
     """The best over all prefixes of the nodes sorted by path probability, caps respected."""
     ranked = sorted(
         ((p, len(path), s) for s, proposal in enumerate(batch) for path, p in all_nodes(proposal).items()),
@@ -128,13 +144,16 @@ def test_nothing_is_drafted_when_a_row_costs_more_than_it_can_gain(batch):
     assert plan(batch, cost, base, 50) == [Draft([], [])] * base
 
 
-def chain(p: float, depth: int = 8) -> Proposal:
-    return Proposal([[1]] * depth, [[p]] * depth, [], [], NO_CAP)
+def chain(p: float, depth: int = 8) -> Given:
+    below: tuple[Node, ...] = ()
+    for _ in range(depth):
+        below = (Node(p, 1, below),)
+    return Given(below)
 
 
 def test_likelier_sequences_get_more_nodes():
     cost = CostCurve([0, 64], [1.0, 3.0])
-    lengths = [len(d.tokens) for d in plan([chain(0.3), chain(0.95), chain(0.7), NO_PROPOSAL], cost, 4, 60)]
+    lengths = [len(d.tokens) for d in plan([chain(0.3), chain(0.95), chain(0.7), None], cost, 4, 60)]
     assert lengths[1] > lengths[2] > lengths[0] and lengths[3] == 0
 
 
@@ -171,34 +190,3 @@ def test_the_curve_is_monotone_and_its_slope_is_the_cheapest_way_on(rows, second
 
 def test_the_curve_passes_through_what_was_measured():
     assert CostCurve([0, 1, 4], [1.0, 1.0, 2.5]).seconds == pytest.approx([1.0, 1.0, 1.5, 2.0, 2.5])
-
-
-# Head and look-up in one list
-
-
-@settings(max_examples=200, deadline=None)
-@given(proposal=proposals(), depth=st.integers(0, 4), on_chain=st.booleans())
-def test_children_are_distinct_best_first_and_at_most_certain(proposal, depth, on_chain):
-    children = _children(proposal, depth, on_chain)
-    probabilities, tokens = [c[0] for c in children], [c[1] for c in children]
-    assert len(set(tokens)) == len(tokens)
-    assert probabilities == sorted(probabilities, reverse=True)
-    assert sum(probabilities) <= 1 + 1e-9
-    marked = [token for _, token, follows in children if follows]
-    assert marked == ([proposal.chain[depth]] if on_chain and depth < len(proposal.chain) else [])
-
-
-def test_the_look_ups_guess_adds_to_the_heads_own_candidate():
-    proposal = Proposal([[4, 5], [4, 5]], [[0.5, 0.2], [0.5, 0.2]], [5, 9], [0.6, 0.7], NO_CAP)
-    first = _children(proposal, 0, True)
-    assert [t for _, t, _ in first] == [5, 4]
-    assert [p for p, _, _ in first] == pytest.approx([0.4 * 0.2 + 0.6, 0.4 * 0.5])
-    second = _children(proposal, 1, True)
-    assert [(t, follows) for _, t, follows in second] == [(9, True), (4, False), (5, False)]
-    assert [t for _, t, _ in _children(proposal, 1, False)] == [4, 5]  # off the chain the head speaks alone
-    assert _children(proposal, 2, True) == []
-
-
-def test_a_chain_may_be_deeper_than_the_head():
-    drafts = plan([Proposal([[1]], [[0.5]], [1, 2, 3], [0.9] * 3, NO_CAP)], CostCurve.flat(20), 1, 20)
-    assert paths(drafts[0]) == [(1,), (1, 2), (1, 2, 3)]

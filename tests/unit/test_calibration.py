@@ -1,88 +1,84 @@
-"""Calibration converges to true hit rates, per depth, per mode, per n-gram length."""
+"""Calibration converges to true hit rates: of the head by stated probability, of look-ups by match length and view."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from jetspec_triton.calibration import Calibration
-from jetspec_triton.lookup import MAX_NGRAM
+from jetspec_triton.calibration import ABSENT, FIRST, LISTED, NO_HEAD, Calibration
+from jetspec_triton.lookup import MAX_LENGTH
 
-DEPTH, WIDTH = 4, 3
-IDS = np.tile(np.arange(WIDTH), (DEPTH, 1))  # candidates 0, 1, 2; anything else is a miss
-STATED = np.tile([0.5, 0.2, 0.1], (DEPTH, 1))  # 0.8 in all
+STATED = np.array([0.5, 0.2, 0.1])
 
 
-def observe(calibration: Calibration, rates: list[float], rounds: int, sampled: bool = False) -> None:
-    """Rounds whose token at depth `d` is a candidate with chance `rates[d]`; a miss ends what is emitted."""
+def observe(calibration: Calibration, rates, count: int, sampled: bool = False, depth: int = 0, stated=STATED) -> None:
+    """rates: chance of each candidate to be the right one."""
     rng = np.random.default_rng(1)
-    for _ in range(rounds):
-        emitted = []
-        for rate in rates:
-            hit = rng.random() < rate
-            emitted.append(int(rng.integers(WIDTH)) if hit else 99)
-            if not hit:
-                break
-        calibration.observe_head(sampled, STATED, IDS, emitted)
+    choices = rng.choice(len(rates) + 1, size=count, p=[*rates, 1 - sum(rates)])
+    for choice in choices.tolist():
+        calibration.observe_head(sampled, depth, stated, choice if choice < len(rates) else -1)
 
 
-@pytest.mark.parametrize("rates", [[0.9, 0.9, 0.9, 0.9], [0.8, 0.6, 0.5, 0.7], [0.3, 0.9, 0.9, 0.9]])
+def head(calibration: Calibration, sampled: bool = False, depths: int = 5, stated=STATED) -> np.ndarray:
+    return calibration.head(sampled, np.tile(stated, (depths, 4, 1)))
+
+
+@pytest.mark.parametrize("rates", [(0.5, 0.2, 0.1), (0.8, 0.1, 0.02), (0.2, 0.1, 0.05)])
 @pytest.mark.parametrize("sampled", [False, True])
-def test_the_heads_stated_mass_is_scaled_to_its_true_hit_rate(rates, sampled):
-    calibration = Calibration(DEPTH)
-    observe(calibration, rates, 6000, sampled)
-    assert calibration.head_factor(sampled) * 0.8 == pytest.approx(rates, abs=0.08)
-    assert calibration.head_factor(not sampled).tolist() == [1.0] * DEPTH
+@pytest.mark.parametrize("depth", [0, 1, 2, 4])
+def test_stated_probabilities_become_hit_rates_of_their_depth_and_mode(rates, sampled, depth):
+    calibration = Calibration()
+    observe(calibration, rates, 5000, sampled, depth)
+    probs = head(calibration, sampled)
+    assert probs.shape == (5, 4, 3) and (probs == probs[:, :1]).all()
+    assert probs[depth, 0] == pytest.approx(rates, abs=0.06)
+    others = [d for d in range(5) if min(d, 2) != min(depth, 2)]  # all depths from the third on share their rates
+    assert probs[others] == pytest.approx(np.broadcast_to(STATED, (len(others), 4, 3)), abs=1e-6)
+    assert head(calibration, not sampled) == pytest.approx(head(Calibration()), abs=1e-6)
 
 
 def test_a_head_starts_trusted_and_a_change_is_noticed():
-    calibration = Calibration(DEPTH)
-    assert calibration.head_factor(False).tolist() == [1.0] * DEPTH
-    observe(calibration, [0.9] * DEPTH, 3000)
-    observe(calibration, [0.2] * DEPTH, 3000)
-    assert calibration.head_factor(False)[0] * 0.8 == pytest.approx(0.2, abs=0.08)
+    calibration = Calibration()
+    assert head(calibration) == pytest.approx(np.broadcast_to(STATED, (5, 4, 3)), abs=1e-6)
+    observe(calibration, (0.9, 0.05, 0.01), 3000)
+    observe(calibration, (0.2, 0.1, 0.05), 3000)
+    assert head(calibration)[0, 0] == pytest.approx((0.2, 0.1, 0.05), abs=0.06)
 
 
-def test_depths_behind_the_bonus_token_are_not_judged():
-    calibration = Calibration(DEPTH)
-    for _ in range(50):
-        calibration.observe_head(False, STATED, IDS, [99])
-    factors = calibration.head_factor(False)
-    assert factors[0] < 0.2 and factors[1:].tolist() == [1.0] * (DEPTH - 1)
+def test_a_higher_stated_probability_never_counts_less():
+    calibration = Calibration()
+    observe(calibration, (0.05, 0.6, 0.2), 2000)
+    probs = head(calibration)[0, 0]
+    assert (np.diff(probs) <= 1e-9).all()
 
 
-def test_a_burst_longer_than_the_depth_is_judged_up_to_the_depth():
-    calibration = Calibration(DEPTH)
-    calibration.observe_head(False, STATED, IDS, [0] * (DEPTH + 1))
-    assert (calibration.head_factor(False) > 1.0).all()
+@pytest.mark.parametrize("hit", [0, 1, 2])
+def test_probabilities_stay_probabilities(hit):
+    calibration = Calibration()
+    for stated in np.linspace(0.01, 0.3, 20):
+        for _ in range(40):
+            calibration.observe_head(False, 0, np.full(3, stated), hit)
+    for stated in ([0.33, 0.33, 0.33], [0.9, 0.05, 0.05], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]):
+        probs = head(calibration, stated=np.array(stated))
+        assert (probs >= 0).all() and (probs.sum(-1) <= 1 + 1e-9).all()
 
 
-@pytest.mark.parametrize("ngram", range(1, MAX_NGRAM + 1))
-def test_look_up_rates_are_conditional_hit_rates(ngram):
-    rates, rng = [0.8, 0.5, 0.9, 0.3], np.random.default_rng(2)
-    calibration, chain = Calibration(DEPTH), [10, 11, 12, 13]
-    before = {n: calibration.lookup_rate(n, DEPTH) for n in range(1, MAX_NGRAM + 1)}
-    for _ in range(6000):
-        emitted = []
-        for guess, rate in zip(chain, rates):
-            emitted.append(guess if rng.random() < rate else 99)
-            if emitted[-1] == 99:
-                break
-        calibration.observe_lookup(ngram, chain, emitted)
-    assert calibration.lookup_rate(ngram, DEPTH) == pytest.approx(rates, abs=0.1)
-    assert calibration.lookup_rate(ngram, 2) == calibration.lookup_rate(ngram, DEPTH)[:2]
-    for other in set(before) - {ngram}:
-        assert calibration.lookup_rate(other, DEPTH) == before[other]
+@pytest.mark.parametrize("length", [1, 4, MAX_LENGTH])
+@pytest.mark.parametrize("view", [ABSENT, LISTED, FIRST, NO_HEAD])
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.95])
+def test_look_up_rates_are_hit_rates(length, view, rate):
+    calibration, before = Calibration(), Calibration()
+    for hit in np.random.default_rng(2).random(4000) < rate:
+        calibration.observe_lookup(length, view, bool(hit))
+    assert calibration.lookup(length, view) == pytest.approx(rate, abs=0.06)
+    for other in range(1, MAX_LENGTH + 1):
+        for its_view in (ABSENT, LISTED, FIRST, NO_HEAD):
+            if (other, its_view) != (length, view):
+                assert calibration.lookup(other, its_view) == before.lookup(other, its_view)
 
 
-def test_what_follows_a_wrong_guess_is_not_judged():
-    """The text may go on along another branch; the rest of the chain was then never on trial."""
-    calibration = Calibration(DEPTH)
-    before = calibration.lookup_rate(2, DEPTH)
-    calibration.observe_lookup(2, [10, 11, 12, 13], [10, 99, 12, 50])
-    after = calibration.lookup_rate(2, DEPTH)
-    assert after[0] > before[0] and after[1] < before[1] and after[2:] == before[2:]
-
-
-def test_longer_n_grams_are_believed_more_before_any_evidence():
-    starts = [Calibration(DEPTH).lookup_rate(n, 1)[0] for n in range(1, MAX_NGRAM + 1)]
-    assert starts == sorted(starts) and 0 < starts[0] < starts[-1] < 1
+def test_longer_matches_and_the_heads_consent_are_believed_more_before_any_evidence():
+    start = Calibration()
+    for view in (ABSENT, LISTED, FIRST, NO_HEAD):
+        rates = [start.lookup(n, view) for n in range(1, MAX_LENGTH + 1)]
+        assert rates == sorted(rates) and 0 < rates[0] < rates[-1] < 1
+    assert start.lookup(2, ABSENT) < start.lookup(2, LISTED) < start.lookup(2, FIRST)

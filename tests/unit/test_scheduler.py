@@ -33,7 +33,7 @@ def scheduler(limits=LIMITS, max_queue=3, prefill_rows=4) -> Scheduler:
 
 
 def plan(s: Scheduler, max_draft: int = 99):
-    return s.plan_round(CostCurve.flat(99), Calibration(4), max_draft)
+    return s.plan_round(CostCurve.flat(99), Calibration(), max_draft)
 
 
 def test_the_queue_is_bounded_and_says_so():

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from jetspec_triton.budget import NO_CAP, NO_PROPOSAL
+from jetspec_triton.budget import NO_CAP
 from jetspec_triton.calibration import Calibration
+from jetspec_triton.candidates import MAX_DEPTH
+from jetspec_triton.lookup import MAX_LENGTH
 from jetspec_triton.request import Request
 from jetspec_triton.sampling import Sampling, sample
 from jetspec_triton.sequence import Sequence
@@ -23,53 +25,73 @@ def ids(text: str) -> list[int]:
 
 
 def sequence(max_tokens: int = 20, sampling=Sampling(), prompt=PROMPT, **fields) -> Sequence:
-    return Sequence(Request(prompt, max_tokens, sampling, lambda delta: None, **fields), TOKENIZER, DEPTH)
+    return Sequence(Request(prompt, max_tokens, sampling, lambda delta: None, **fields), TOKENIZER)
 
 
 def head(first: float = 0.6) -> tuple[np.ndarray, np.ndarray]:
     """(ids, log-probabilities) of a head that always names tokens 30, 31, 32."""
-    probs = np.tile(np.float32([first, 0.2, 0.1]), (DEPTH, 1))
+    probs = np.tile(np.float32([first, 0.2, 0.1]), (DEPTH, WIDTH + 1, 1))
     return np.tile(np.arange(30, 30 + WIDTH), (DEPTH, 1)), np.log(probs)
 
 
-def emit(s: Sequence, tokens: list[int], calibration: Calibration | None = None, drafted: int = 0):
-    return s.take_emitted(tokens, [-float(t) for t in tokens], drafted, calibration or Calibration(DEPTH))
+def emit(s: Sequence, tokens: list[int], drafted: int = 0):
+    return s.take_emitted(tokens, [-float(t) for t in tokens], drafted)
+
+
+def best_path(candidates) -> list[int]:
+    """The likeliest child of the likeliest child and so on."""
+    path, node = [], candidates.root
+    while children := candidates.children(node):
+        path.append(children[0].token)
+        node = candidates.follow(node, children[0])
+    return path
+
+
+def lookup_rates(calibration: Calibration) -> list[float]:
+    return [calibration.lookup(n, view) for n in range(1, MAX_LENGTH + 1) for view in range(4)]
 
 
 # Proposals
 
 
 def test_nothing_is_proposed_before_the_first_token_or_when_speculation_is_off():
-    calibration = Calibration(DEPTH)
-    assert sequence().propose(calibration) == NO_PROPOSAL
+    calibration = Calibration()
+    assert sequence().propose(calibration) is None
     for off in (sequence(speculate=False), sequence(draft_cap=0)):
         assert not off.drafting
         off.take_head(*head())
-        assert off.propose(calibration) == NO_PROPOSAL
+        assert off.propose(calibration) is None
 
 
-@pytest.mark.parametrize("max_tokens, depth", [(1, 0), (2, 1), (4, 3), (5, 4), (20, 4)])
+@pytest.mark.parametrize("max_tokens, depth", [(2, 1), (4, 3), (5, 4), (7, 6), (99, MAX_DEPTH)])
 def test_drafts_are_never_deeper_than_what_may_still_be_said(max_tokens, depth):
+    """Beyond the head's depth of 4 the look-up goes on alone."""
     s = sequence(max_tokens, prompt=[7, 8, 9, 1, 2, 3, 7, 8, 9])
+    s.take_head(*head(0.1))
+    assert best_path(s.propose(Calibration())) == ([1, 2, 3, 7, 8, 9] * 6)[:depth]
+
+
+def test_nothing_is_proposed_for_the_last_token():
+    s = sequence(1)
     s.take_head(*head())
-    proposal = s.propose(Calibration(DEPTH))
-    assert len(proposal.ids) == len(proposal.probs) == len(proposal.chain) == len(proposal.chain_probs) == depth
-    assert proposal.chain == [1, 2, 3, 7][:depth]
+    assert s.propose(Calibration()) is None
 
 
 def test_the_cap_is_the_requests_own():
     for asked, cap in ((None, NO_CAP), (1, 1), (3, 3)):
         s = sequence(draft_cap=asked)
         s.take_head(*head())
-        assert s.propose(Calibration(DEPTH)).cap == cap
+        assert s.propose(Calibration()).cap == cap
 
 
 def test_greedy_keeps_the_heads_own_order_and_probabilities():
     s = sequence()
     s.take_head(*head())
-    proposal = s.propose(Calibration(DEPTH))
-    assert proposal.ids == [[30, 31, 32]] * DEPTH
-    assert proposal.probs[2] == pytest.approx([0.6, 0.2, 0.1])
+    candidates = s.propose(Calibration())
+    assert best_path(candidates) == [30] * DEPTH
+    children = candidates.children(candidates.root)
+    assert [c.token for c in children] == [30, 31, 32]
+    assert [c.probability for c in children] == pytest.approx([0.6, 0.2, 0.1], abs=1e-6)
 
 
 def test_sampling_ranks_candidates_with_the_noise_that_the_target_will_use():
@@ -77,55 +99,42 @@ def test_sampling_ranks_candidates_with_the_noise_that_the_target_will_use():
     rng = np.random.default_rng(0)
     logits = rng.normal(size=WIDTH).astype(np.float32)
     order = np.argsort(-logits)
-    log_probs = np.tile(logits[order] - np.logaddexp.reduce(logits), (DEPTH, 1))
+    log_probs = np.tile(logits[order] - np.logaddexp.reduce(logits), (DEPTH, WIDTH + 1, 1))
     firsts = set()
     for seed in range(60):
         sampling = Sampling(0.8, seed=seed)
         s = sequence(sampling=sampling)
         s.take_head(np.tile(order, (DEPTH, 1)), log_probs)
-        proposal = s.propose(Calibration(DEPTH))
         drawn = [sample(logits, len(PROMPT) + d, sampling) for d in range(DEPTH)]
-        assert [row[0] for row in proposal.ids] == drawn
-        assert all(row == sorted(row, reverse=True) for row in proposal.probs)
+        assert best_path(s.propose(Calibration())) == drawn
         firsts |= set(drawn)
     assert len(firsts) == WIDTH
 
 
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0, seed=3)])
-def test_probabilities_stay_probabilities_after_calibration(sampling):
-    """A head that is mostly right while it states little, then states much: no candidate becomes more than certain."""
-    calibration = Calibration(DEPTH)
-    s = sequence(400, sampling)
-    for _ in range(60):
-        s.take_head(*head(0.2))
-        emit(s, [30, 30, 30, 30, 30], calibration)
-    s.take_head(*head(0.69))
-    proposal = s.propose(calibration)
-    assert max(sum(row) for row in proposal.probs) <= 1 + 1e-6
-
-
 @pytest.mark.parametrize("temperature", [1e-40, 1e-30, 1e-6, 100.0])
 def test_no_temperature_poisons_the_shared_calibration(temperature):
-    calibration = Calibration(DEPTH)
+    calibration = Calibration()
     s = sequence(sampling=Sampling(temperature, seed=5))
     s.take_head(*head())
     s.propose(calibration)
-    emit(s, [30, 31, 99], calibration)
-    assert np.isfinite(calibration.head_factor(True)).all()
+    emit(s, [30, 31, 99])
+    assert np.isfinite(calibration.head(True, np.random.default_rng(0).random((5, 4, WIDTH)))).all()
 
 
 def test_a_look_up_is_judged_only_in_the_round_that_used_it():
     """The last round of a request proposes nothing, so it says nothing about look-ups."""
-    calibration = Calibration(DEPTH)
+    calibration = Calibration()
     s = sequence(3, prompt=[7, 8, 9, 1, 2, 3, 7, 8, 9])
+    s.take_head(*head(0.1))
+    start = lookup_rates(calibration)
+    assert best_path(s.propose(calibration)) == [1, 2]
+    emit(s, [1, 60])
+    before = lookup_rates(calibration)
+    assert before != start
     s.take_head(*head())
-    assert s.propose(calibration).chain == [1, 2]
-    emit(s, [1, 60], calibration)
-    before = [calibration.lookup_rate(n, DEPTH) for n in (1, 2, 3, 4)]
-    s.take_head(*head())
-    assert s.propose(calibration) == NO_PROPOSAL
-    emit(s, [61], calibration)
-    assert [calibration.lookup_rate(n, DEPTH) for n in (1, 2, 3, 4)] == before
+    assert s.propose(calibration) is None
+    emit(s, [61])
+    assert lookup_rates(calibration) == before
 
 
 # Ends inside a burst
@@ -192,5 +201,5 @@ def test_a_running_sequence_counts_rounds_and_depths():
     for burst in ("a", "bc", "defg"):
         emit(s, ids(burst), drafted=3)
     finish = s.finish("cancelled")
-    assert finish[1:7] == (3, 7, 3, 9, 4, (2, 1, 1, 0))
+    assert finish[1:7] == (3, 7, 3, 9, 4, (2, 1, 1, *[0] * (MAX_DEPTH - 3)))
     assert 0 < finish.arrival_ns <= finish.first_token_ns <= finish.last_token_ns

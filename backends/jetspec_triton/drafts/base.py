@@ -32,17 +32,22 @@ class DraftEngine(ABC):
     width: int  # candidates per depth
 
     def propose(self, step: DraftInput) -> tuple[np.ndarray, np.ndarray]:
-        """(ids int32, log-probabilities float32), both `(B, depth, width)`, best first; zeros without a proposal."""
+        """Candidates ids int32 `(B, depth, W)`, best first, and their log-probabilities float32 `(B, depth, W + 1, W)`.
+
+        Entry `[b, d, a, c]` is of candidate `c` at depth `d` below candidate `a` of the depth above; row `W` stands for
+        any other token there, and at the first depth all rows are equal. Zeros without a proposal.
+        """
         shape = (len(step.slots), self.depth, self.width)
-        ids, log_probs = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
+        ids, log_probs = np.zeros(shape, np.int32), np.zeros((*shape[:2], self.width + 1, self.width), np.float32)
         rows = np.flatnonzero(step.draft)
         if len(rows):
-            ids[rows], log_probs[rows] = self.propose_rows(step if len(rows) == len(step.slots) else _only(step, rows))
+            some_ids, some = self.propose_rows(step if len(rows) == len(step.slots) else _only(step, rows))
+            ids[rows], log_probs[rows] = some_ids, some if some.ndim == 4 else some[:, :, None]
         return ids, log_probs
 
     @abstractmethod
     def propose_rows(self, step: DraftInput) -> tuple[np.ndarray, np.ndarray]:
-        """`propose` for rows that all speculate."""
+        """`propose` for rows that all speculate; a head that knows no token above may return `(B, depth, W)` log-probabilities."""
 
 
 def _only(step: DraftInput, rows: np.ndarray) -> DraftInput:

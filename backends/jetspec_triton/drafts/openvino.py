@@ -33,11 +33,12 @@ class OpenVINODraft(DraftEngine):
     def propose_rows(self, step: DraftInput) -> tuple[np.ndarray, np.ndarray]:
         proposing = np.flatnonzero(np.diff(step.emitted_splits))
         shape = (len(step.slots), self.depth, self.width)
-        ids, log_probs = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
+        ids, log_probs = np.zeros(shape, np.int32), np.zeros((*shape[:2], self.width + 1, self.width), np.float32)
         out = self._model.run(self._feeds(step, proposing))
-        count, shape = len(proposing), (len(proposing), self.depth, self.width)
-        ids[proposing] = out["ids"][: count * self.depth].reshape(shape)
-        log_probs[proposing] = out["log_probs"][: count * self.depth].reshape(shape)
+        rows = len(proposing) * self.depth
+        ids[proposing] = out["ids"][:rows].reshape(-1, *ids.shape[1:])
+        log_probs[proposing] = out["log_probs"][:rows].reshape(-1, *log_probs.shape[1:])
+        log_probs[proposing, 0] = log_probs[proposing, 0, -1:]  # above the first depth stands the anchor, no candidate
         return ids, log_probs
 
     def _feeds(self, step: DraftInput, proposing: np.ndarray) -> dict[str, np.ndarray]:

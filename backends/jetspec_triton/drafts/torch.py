@@ -14,7 +14,7 @@ from .base import DraftEngine, DraftInput
 class TorchDraft(DraftEngine):
     """embedding, lm_head: the target's, `(V, H)`."""
 
-    def __init__(self, head: DraftHead, embedding: Tensor, lm_head: Tensor, slots: int, context: int, width: int = 8):
+    def __init__(self, head: DraftHead, embedding: Tensor, lm_head: Tensor, slots: int, context: int, width: int = 16):
         self.config, self.slots, self.context, self.width = head.config, slots, context, width
         self.depth = head.config.depth
         self._head, self._embedding = head, embedding
@@ -24,7 +24,7 @@ class TorchDraft(DraftEngine):
     @torch.inference_mode()
     def propose_rows(self, step: DraftInput) -> tuple[np.ndarray, np.ndarray]:
         shape = (len(step.slots), self.depth, self.width)
-        ids, log_probs = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
+        ids, log_probs = np.zeros(shape, np.int32), np.zeros((*shape[:2], self.width + 1, self.width), np.float32)
         for b, slot in enumerate(step.slots):
             new = self._head.fuse(torch.from_numpy(step.features[step.feature_splits[b] : step.feature_splits[b + 1]]))
             self._fused[slot] = torch.cat((self._fused[slot][: step.lengths[b]], new))
@@ -42,6 +42,5 @@ class TorchDraft(DraftEngine):
         hidden = self._head(
             fused[None], positions[:, :context], self._embedding[block][None], positions[:, context:], mask
         )
-        scores = (hidden[0, 1:] @ self._lm_head.T).log_softmax(-1)
-        values, index = scores.topk(self.width)
-        return self._head.draft_vocab[index].numpy(), values.numpy()
+        ids, log_probs = self._head.candidates(hidden[:, 1:], self._embedding, self._lm_head, self.width)
+        return ids[0].numpy(), log_probs[0].numpy()

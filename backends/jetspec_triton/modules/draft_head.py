@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..checkpoint import DraftConfig, load_tensors
 from .layers import MLP, Projections, RMSNorm, attend, rope_tables, rotate, split_heads
@@ -49,8 +50,26 @@ class DraftLayer(nn.Module):
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
+class ParentCorrection(nn.Module):
+    """Conditions a depth's hidden state on the token drafted just above it.
+
+    The block is drafted in one forward, so its rows know no drafted token and all branches of a depth would share their
+    candidates. This adds `out(silu(hidden(x) + token(parent)))`: small enough to run for every (parent, child) pair.
+    """
+
+    def __init__(self, hidden_size: int, size: int):
+        super().__init__()
+        self.hidden = nn.Linear(hidden_size, size, bias=False)
+        self.token = nn.Linear(hidden_size, size, bias=False)
+        self.out = nn.Linear(size, hidden_size, bias=False)
+
+    def forward(self, x: Tensor, parents: Tensor) -> Tensor:
+        """x: hidden states `(..., H)`; parents: embeddings `(..., H)` of the tokens above. Returns `(..., H)`."""
+        return x + self.out(F.silu(self.hidden(x) + self.token(parents)))
+
+
 class DraftHead(nn.Module):
-    """Weight names are those of published heads; `draft_vocab` (target ids the head can propose) is our addition."""
+    """Weight names are those of published heads; `draft_vocab` (target ids the head can propose) and `parent` are ours."""
 
     def __init__(self, config: DraftConfig):
         super().__init__()
@@ -59,6 +78,7 @@ class DraftHead(nn.Module):
         self.hidden_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.layers = nn.ModuleList(DraftLayer(config) for _ in range(config.num_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.parent = ParentCorrection(config.hidden_size, config.parent_size) if config.parent_size else None
         vocab = torch.arange(config.draft_vocab_size or config.vocab_size, dtype=torch.int32)
         self.register_buffer("draft_vocab", vocab, persistent=config.draft_vocab_size > 0)
 
@@ -96,3 +116,25 @@ class DraftHead(nn.Module):
             context_k, context_v = layer.self_attn.keys_values(fused, context_tables)
             x = layer(x, tables, context_k, context_v, mask)
         return self.norm(x)
+
+    def candidates(self, hidden: Tensor, embedding: Tensor, lm_head: Tensor, width: int) -> tuple[Tensor, Tensor]:
+        """The likeliest tokens of every depth, and how likely each is under each candidate of the depth above.
+
+        hidden: `(N, depth, H)`, rows of `forward` without the anchor's. embedding: the target's `(V, H)`; lm_head: its rows
+        of the draft vocabulary. Returns target ids `(N, depth, W)` and log-probabilities `(N, depth, W + 1, W)`, indexed by
+        the candidate above, then the candidate; row `W` stands for any other token above, at the first depth all rows do.
+
+        Only the `W` tokens of a depth are scored again below each candidate; the mass of all others is taken as it was.
+        """
+        logits = hidden @ lm_head.T
+        values, index = logits.topk(min(width, lm_head.shape[0]))
+        total = logits.logsumexp(-1, keepdim=True)
+        ids = self.draft_vocab[index].long()
+        marginal = (values - total)[:, :, None]
+        log_probs = marginal.repeat(1, 1, ids.shape[2] + 1, 1)
+        if self.parent is not None and hidden.shape[1] > 1:
+            corrected = self.parent(hidden[:, 1:, None], embedding[ids[:, :-1]])
+            scores = corrected @ lm_head[index[:, 1:]].transpose(-1, -2) - total[:, 1:, None]
+            rest = -torch.expm1(marginal[:, 1:].logsumexp(-1, keepdim=True).clamp_max(-1e-6))
+            log_probs[:, 1:, :-1] = scores - torch.log(scores.exp().sum(-1, keepdim=True) + rest)
+        return ids, log_probs

@@ -26,11 +26,12 @@ def write_draft_head(
     *,
     int8: bool,
 ) -> None:
-    """Write the graph `features (C, n * H), block_ids (T), ... -> ids (P, width), log_probs (P, width)`.
+    """Write the graph `features (C, n * H), block_ids (T), ... -> ids (P, width), log_probs (P, width + 1, width)`.
 
     The `C + T` rows of the step stand in sequence order: `kv_order` picks them from [context rows, block rows], `query_order`
     picks their queries from the block rows (a context row may pick any, its output is unused), `block_index (T)` finds the block
-    rows again, `proposal_rows (P)` are the block rows (index into T) that propose. `positions (C + T)`.
+    rows again, `proposal_rows (P)` are the block rows (index into T) that propose, a block's in order of depth: row `width` of
+    `log_probs` is the depth's own, the others are conditional on the candidates of the row before. `positions (C + T)`.
     """
     g = GraphWriter("draft_head", int8)
     int32 = TensorProto.INT32
@@ -53,13 +54,55 @@ def write_draft_head(
         x = g.op("Add", x, L.swiglu(g, h, tensors, f"{prefix}.mlp"))
     x = L.rms_norm(g, g.op("Gather", x, proposal_rows), tensors["norm.weight"], config.rms_norm_eps)
     vocab = tensors.get("draft_vocab", np.arange(config.vocab_size, dtype=np.int32))
-    log_probs = g.op("LogSoftmax", g.linear(x, lm_head[vocab], "draft_lm_head"), axis=-1)
     width = min(width, len(vocab))
-    values, index = g.ops("TopK", 2, log_probs, g.constant(np.array([width], np.int64)), axis=-1)
+    logits = g.linear(x, lm_head[vocab], "draft_lm_head")
+    values, index = g.ops("TopK", 2, logits, g.constant(np.array([width], np.int64)), axis=-1)
+    total = g.op("ReduceLogSumExp", logits, g.constant(np.array([1], np.int64)), keepdims=1)
     ids = g.op("Gather", g.constant(vocab.astype(np.int32), "draft_vocab"), index)
+    marginal = g.op("Unsqueeze", g.op("Sub", values, total), g.constant(np.array([1], np.int64)))
+    if config.parent_size:
+        above = g.embedding(_flat(g, _row_before(g, ids)), embedding, "embed_tokens")
+        children = g.embedding(_flat(g, index), lm_head[vocab], "draft_lm_head")
+        children = L.split_heads(g, children, width, config.hidden_size)
+        corrected = _corrected(g, x, above, width, config, tensors)
+        conditional = _conditional(g, corrected, children, total, marginal)
+    else:
+        conditional = g.op("Expand", marginal, g.constant(np.array([1, width, 1], np.int64)))
     g.output(ids, "ids", int32, ["P", width])
-    g.output(values, "log_probs", TensorProto.FLOAT, ["P", width])
+    g.output(g.op("Concat", conditional, marginal, axis=1), "log_probs", TensorProto.FLOAT, ["P", width + 1, width])
     g.save(path)
+
+
+def _flat(g: GraphWriter, x: str) -> str:
+    return g.op("Reshape", x, g.constant(np.array([-1], np.int64)))
+
+
+def _row_before(g: GraphWriter, ids: str) -> str:
+    """`(P, W)` moved down by one row: the candidates of the depth above (a block's first row gets nothing meaningful)."""
+    zero, one, last = (g.constant(np.array([i], np.int64)) for i in (0, 1, -1))
+    return g.op("Concat", g.op("Slice", ids, zero, one, zero), g.op("Slice", ids, zero, last, zero), axis=0)
+
+
+def _corrected(g: GraphWriter, x: str, above: str, width: int, config: DraftConfig, tensors) -> str:
+    """Hidden states `(P, W, H)` of rows `x (P, H)` below each of their candidates above, embedded `(P * W, H)`."""
+    axis = g.constant(np.array([1], np.int64))
+    hidden = g.op("Unsqueeze", g.linear(x, tensors["parent.hidden.weight"], "parent.hidden"), axis)
+    token = g.linear(above, tensors["parent.token.weight"], "parent.token")
+    inner = g.op("Add", L.split_heads(g, token, width, config.parent_size), hidden)
+    inner = L.merge_heads(g, g.op("Mul", inner, g.op("Sigmoid", inner)), config.parent_size)
+    change = g.linear(inner, tensors["parent.out.weight"], "parent.out")
+    return g.op("Add", L.split_heads(g, change, width, config.hidden_size), g.op("Unsqueeze", x, axis))
+
+
+def _conditional(g: GraphWriter, corrected: str, children: str, total: str, marginal: str) -> str:
+    """Log-probabilities `(P, W, W)` of the candidates `children (P, W, H)`; see `DraftHead.candidates`."""
+    axis = g.constant(np.array([2], np.int64))
+    scores = g.op("MatMul", corrected, g.op("Transpose", children, perm=[0, 2, 1]))
+    scores = g.op("Sub", scores, g.op("Unsqueeze", total, axis))
+    listed = g.op("ReduceSum", g.op("Exp", marginal), axis, keepdims=1)
+    rest = g.op("Max", g.op("Sub", g.constant(np.float32(1)), listed), g.constant(np.float32(1e-6)))
+    mass = g.op("Add", g.op("ReduceSum", g.op("Exp", scores), axis, keepdims=1), rest)
+    return g.op("Sub", scores, g.op("Log", mass))
 
 
 def _attention(g, h, fused, config, tensors, i, table, orders, paged):

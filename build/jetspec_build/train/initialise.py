@@ -41,6 +41,8 @@ def new_head(config: DraftConfig, target: Llama, draft_vocab: np.ndarray, init: 
         head.fc.weight.mul_(0.1)
         head.fc.weight[:, -config.hidden_size :] += torch.eye(config.hidden_size)
         head.norm.weight.copy_(target.norm.weight)
+        if head.parent is not None:
+            head.parent.out.weight.zero_()  # starts as no correction
         if init != "random":
             last = len(target.layers) - 1
             start = 0 if init == "spread" and config.num_layers > 1 else last - config.num_layers + 1

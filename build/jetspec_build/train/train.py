@@ -10,6 +10,7 @@ import argparse
 import json
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,14 +48,19 @@ class TrainConfig:
     candidates: int = 4096
     label_floor: float = 1e-3
     first_anchor: int = 24
+    marginal_share: float = 0.3  # weight of the uncorrected depths' loss in a head with a parent correction
     seed: int = 1
 
 
 class Trainer:
     """The head, its optimizer and the step counter; `save` and `load` keep all three."""
 
-    def __init__(self, head: DraftHead, embedding: Tensor, corpus: Corpus, config: TrainConfig):
+    def __init__(
+        self, head: DraftHead, embedding: Tensor, corpus: Corpus, config: TrainConfig, captured: Sequence[int]
+    ):
+        """captured: the target layers whose features the corpus holds, the head's among them."""
         self.head, self.embedding, self.corpus, self.config = head.train(), embedding, corpus, config
+        self._columns = [captured.index(layer) for layer in head.config.target_layer_ids]
         self._index_vocab()
         self.optimizer = torch.optim.AdamW(
             head.parameters(), lr=config.lr, betas=(0.9, 0.95), weight_decay=config.weight_decay, fused=True
@@ -67,6 +73,11 @@ class Trainer:
         self.lm_head = self.embedding[vocab]
         self.draft_index = torch.full((len(self.embedding),), -1)
         self.draft_index[vocab] = torch.arange(len(vocab))
+
+    def fused_layers(self, features: np.ndarray) -> np.ndarray:
+        """The captured features `(T, n * H)` of the layers that the head reads."""
+        layers = features.reshape(len(features), -1, self.head.config.hidden_size)
+        return layers[:, self._columns].reshape(len(features), -1)
 
     @property
     def progress(self) -> float:
@@ -90,14 +101,19 @@ class Trainer:
             choose_anchors(rng, len(s.tokens), s.answer_start, config.anchors, config.first_anchor) for s in samples
         ]
         blocks = make_blocks(
-            [s.tokens for s in samples], [s.features for s in samples], anchors, rows, self.head.config.mask_token_id
+            [s.tokens for s in samples],
+            [self.fused_layers(s.features) for s in samples],
+            anchors,
+            rows,
+            self.head.config.mask_token_id,
         )
-        hidden, labels, probs, depths = [], [], [], []
+        hidden, above, labels, probs, depths = [], [], [], [], []
         states = forward_blocks(self.head, self.embedding, blocks)
         for i, (sample, at) in enumerate(zip(samples, anchors)):
             block, depth = np.nonzero(at[:, None] + np.arange(rows) < len(sample.tokens))
             block, depth = block[depth > 0], depth[depth > 0]
             source = at[block] + depth - 1
+            above.append(torch.from_numpy(sample.tokens[source].astype(np.int64)))
             hidden.append(states[i, torch.from_numpy(block), torch.from_numpy(depth)])
             labels.append(torch.from_numpy(sample.top_ids[source].astype(np.int64)))
             probs.append(torch.from_numpy(sample.top_probs[source].astype(np.float32)))
@@ -105,9 +121,16 @@ class Trainer:
         mass = sharpen(torch.cat(probs), config.temperature)
         index = self.draft_index[torch.cat(labels)].masked_fill(mass < config.label_floor, -1)
         candidates = Candidates(rng, index, len(self.lm_head), config.candidates)
-        rows_loss = soft_cross_entropy(torch.cat(hidden), self.lm_head, index, mass, candidates)
-        weights = depth_weights(torch.cat(depths).float(), config.gamma)
-        return (rows_loss * weights).sum() / weights.sum(), sum(map(len, anchors))
+        states, depth = torch.cat(hidden), torch.cat(depths)
+        weights = depth_weights(depth.float(), config.gamma)
+        loss = soft_cross_entropy(states, self.lm_head, index, mass, candidates)
+        if self.head.parent is not None:
+            below = depth > 1  # the first depth's parent is the anchor, which the block itself reads
+            corrected = self.head.parent(states[below], self.embedding[torch.cat(above)[below]])
+            conditional = soft_cross_entropy(corrected, self.lm_head, index[below], mass[below], candidates)
+            share = config.marginal_share
+            loss = loss.index_put((below.nonzero()[:, 0],), share * loss[below] + (1 - share) * conditional)
+        return (loss * weights).sum() / weights.sum(), sum(map(len, anchors))
 
     def train_step(self) -> None:
         began = time.monotonic()
@@ -169,11 +192,13 @@ def main() -> None:
     parser.add_argument("--state", type=Path, help="resumable state (default: <data>/../<name of out>.state)")
     parser.add_argument("--start-from", type=Path, help="a trained head whose weights to start from")
     parser.add_argument("--init", choices=("random", "last", "spread"), default="last")
-    parser.add_argument("--layers", type=int, nargs="+", default=LAYERS, help="captured target layers")
+    parser.add_argument("--layers", type=int, nargs="+", default=LAYERS, help="target layers that the head reads")
+    parser.add_argument("--captured-layers", type=int, nargs="+", help="layers in the corpus (default: --layers)")
     parser.add_argument("--num-layers", type=int, default=1)
     parser.add_argument("--kv-heads", type=int, default=3)
     parser.add_argument("--block-size", type=int, default=8)
     parser.add_argument("--draft-vocab", type=int, default=16_384)
+    parser.add_argument("--parent-size", type=int, default=256, help="width of the parent correction, 0 for none")
     parser.add_argument("--mask-token-id", type=int, default=5)
     for name, value in vars(TrainConfig()).items():
         parser.add_argument("--" + name.replace("_", "-"), type=type(value), default=value)
@@ -196,13 +221,15 @@ def main() -> None:
         num_target_layers=target.config.num_layers,
         mask_token_id=args.mask_token_id,
         draft_vocab_size=args.draft_vocab,
+        parent_size=args.parent_size,
     )
     vocab = choose_draft_vocab(corpus, draft.vocab_size, args.draft_vocab)
     head = new_head(draft, target, vocab, args.init, config.seed)
     if args.start_from:
         weights = DraftHead.load(args.start_from).state_dict()
-        head.load_state_dict({**weights, "draft_vocab": head.draft_vocab})
-    trainer = Trainer(head, target.embed_tokens.weight.detach(), corpus, config)
+        head.load_state_dict({**head.state_dict(), **weights, "draft_vocab": head.draft_vocab})
+    captured = args.captured_layers or args.layers
+    trainer = Trainer(head, target.embed_tokens.weight.detach(), corpus, config, captured)
     state = args.state or args.data.parent / f"{args.out.name}.state"
     if state.exists():
         trainer.load(state)

@@ -1,0 +1,102 @@
+"""What may follow any node of one sequence's tree: the draft head's candidates and the look-up's, in one list."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .calibration import ABSENT, FIRST, LISTED, NO_HEAD, Calibration
+from .lookup import Match, NgramLookup
+
+MOST_CHILDREN = 8  # of one node; further ones are hardly ever right
+MAX_DEPTH = 32  # of a tree; beyond the head's depth only the look-up drafts
+
+
+class Node(NamedTuple):
+    depth: int  # of its children, 0 below the root
+    candidate: int  # its place among the head's candidates of its depth; W for a token the head did not list
+    match: Match
+
+
+class Child(NamedTuple):
+    probability: float  # conditional on the node above
+    token: int
+    candidate: int
+
+
+class Candidates:
+    """ids `(depth, W)` and calibrated probabilities `(depth, W + 1, W)`, indexed by the candidate above (row `W`: any other).
+
+    cap: most drafted nodes of the sequence. depth: most depth of its tree.
+    """
+
+    def __init__(
+        self,
+        ids: np.ndarray,
+        probs: np.ndarray,
+        lookup: NgramLookup | None,
+        calibration: Calibration,
+        cap: int,
+        depth: int = MAX_DEPTH,
+    ):
+        self._ids, self._probs, self._lookup, self._calibration = ids.tolist(), probs, lookup, calibration
+        self._other = ids.shape[1]
+        self.cap, self._depth = cap, min(depth, MAX_DEPTH)
+
+    @property
+    def root(self) -> Node:
+        return Node(0, self._other, self._lookup.match() if self._lookup else Match(-1, 0, ()))
+
+    def children(self, node: Node) -> list[Child]:
+        """Best first, distinct tokens; none at the depth limit."""
+        if node.depth >= self._depth:
+            return []
+        ids, children = [], []
+        if node.depth < len(self._ids):
+            row, ids = self._probs[node.depth, node.candidate], self._ids[node.depth]
+            best = np.argsort(-row)[:MOST_CHILDREN].tolist()
+            values = row.tolist()
+            children = [Child(values[i], ids[i], i) for i in best]
+        guess = self._lookup.guess(node.match) if self._lookup else None
+        if guess is None:
+            return children
+        hit = self._calibration.lookup(node.match.length, self.view(children, ids, guess))
+        known = next((child.probability for child in children if child.token == guess), 0.0)
+        rest = (1 - hit) / max(1 - known, 1e-9)  # the others share what the look-up leaves, never gaining by it
+        mixed = [Child(c.probability * min(rest, 1.0), c.token, c.candidate) for c in children if c.token != guess]
+        mixed.append(Child(hit, guess, ids.index(guess) if guess in ids else self._other))
+        mixed.sort(key=lambda child: -child.probability)
+        return mixed
+
+    def follow(self, node: Node, child: Child) -> Node:
+        match = self._lookup.follow(node.match, child.token) if self._lookup else node.match
+        return Node(node.depth + 1, child.candidate, match)
+
+    @staticmethod
+    def view(children: list[Child], ids: list[int], guess: int) -> int:
+        """What the head says of a looked-up token."""
+        if not ids:
+            return NO_HEAD
+        return FIRST if children[0].token == guess else LISTED if guess in ids else ABSENT
+
+    def observe(self, stated: np.ndarray, sampled: bool, emitted: list[int]) -> None:
+        """Judge head and look-up along the tokens that the target emitted; stated: as `probs`, before calibration."""
+        node = self.root
+        for token in emitted:
+            if node.depth >= MAX_DEPTH:
+                return
+            candidate, ids = self._other, []
+            children: list[Child] = []
+            if node.depth < len(self._ids):
+                ids, row = self._ids[node.depth], stated[node.depth, node.candidate]
+                candidate = ids.index(token) if token in ids else self._other
+                self._calibration.observe_head(sampled, node.depth, row, candidate if candidate < self._other else -1)
+                top = int(self._probs[node.depth, node.candidate].argmax())
+                children = [Child(0.0, ids[top], top)]
+            guess = self._lookup.guess(node.match) if self._lookup else None
+            if guess is not None:
+                self._calibration.observe_lookup(node.match.length, self.view(children, ids, guess), guess == token)
+            elif not ids:
+                return
+            node = self.follow(node, Child(0.0, token, candidate))
