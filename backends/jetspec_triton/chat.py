@@ -37,12 +37,17 @@ class PromptEncoder:
             )
         if not chat:
             return self.tokenizer.encode(text).ids
+        before, after = self.around()
+        return before + self._plain.encode(text, add_special_tokens=False).ids + after
+
+    def around(self) -> tuple[list[int], list[int]]:
+        """Ids that the chat template writes before and after the text of one user turn."""
         if self._chat_ends is None:
             raise InvalidRequest(
                 "chat is true, but this model has no chat template; send the whole prompt as text_input"
             )
         before, after = (self.tokenizer.encode(end, add_special_tokens=False).ids for end in self._chat_ends)
-        return before + self._plain.encode(text, add_special_tokens=False).ids + after
+        return before, after
 
 
 def _chat_ends(template: str) -> tuple[str, str]:

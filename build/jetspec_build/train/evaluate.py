@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from jetspec_triton.chat import PromptEncoder
 from jetspec_triton.modules.draft_head import DraftHead
 from jetspec_triton.modules.llama import Llama
-from tokenizers import Tokenizer
 from torch import Tensor
 
-from .greedy import GreedyText, chat_prompt, greedy_texts
+from .greedy import GreedyText, greedy_texts
 from .prompt_sets import SETS, load_prompts, spread
 from .rounds import play, propose
 
@@ -29,9 +29,9 @@ def held_out_texts(
         path = cache / f"{target.name}-{name}-{count}-{tokens}-{'.'.join(map(str, layers))}.pt"
         if not path.exists():
             model = model or Llama.load(target, layers)
-            tokenizer = Tokenizer.from_file(str(target / "tokenizer.json"))
-            prompts = [chat_prompt(tokenizer, text) for text in spread(load_prompts(name, cache), count)]
-            made = greedy_texts(model, prompts, tokens, tokenizer.token_to_id("<|im_end|>"))
+            encoder = PromptEncoder(target, model.config.max_position_embeddings)
+            prompts = [encoder.encode(text, chat=True) for text in spread(load_prompts(name, cache), count)]
+            made = greedy_texts(model, prompts, tokens, model.config.eos_token_ids[0])
             torch.save([tuple(map(torch.as_tensor, text)) for text in made], path)
         saved = torch.load(path, weights_only=True)
         texts[name] = [GreedyText(ids.numpy(), int(length), features.numpy()) for ids, length, features in saved]

@@ -8,20 +8,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from jetspec_triton.modules.llama import KVCache, Llama
-from tokenizers import Tokenizer
-
-from .self_generate import ASSISTANT, END, SYSTEM, USER
 
 
 class GreedyText(NamedTuple):
     tokens: np.ndarray  # (T,) prompt and answer
     prompt_length: int
     features: np.ndarray  # (T - 1, n_layers * H) float16; the last token has not been fed
-
-
-def chat_prompt(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Token ids of one user turn in the chat template, open for the answer."""
-    return tokenizer.encode(SYSTEM + USER + text + END + "\n" + ASSISTANT, add_special_tokens=False).ids
 
 
 @torch.inference_mode()
