@@ -62,8 +62,8 @@ def test_capture_is_the_targets_own_forward(target, corpus):
 
 
 def some_prompts():
-    rows = [[7, 8, 9, 20, 21], [7, 8, 9, 30, 1, 2], [7, 8, 9, 31, 32, 1, 2]]
-    arrays = (np.concatenate(rows), [5, 6, 7], [1, 0, 0], [7, 8, 9], [1, 2], [1])
+    rows = [[7, 8, 9], [7, 8, 9, 30, 1, 2], [7, 8, 9, 31, 32, 1, 2]]
+    arrays = (np.concatenate(rows), [3, 6, 7], [1, 0, 0], [7, 8, 9], [1, 2], [1])
     return PromptFile(*(np.asarray(array, np.int32) for array in arrays))
 
 

@@ -69,7 +69,7 @@ def encode_prompts(target: Path, prompts: Sequence[Prompt], longest: int = 160) 
         ids = encoder.encode(prompt.text, chat=True)
         if prompt.opening:
             ids = ids[: len(ids) - len(suffix)]
-        if len(ids) <= longest:
+        if 0 < len(ids) <= longest:
             rows.append(ids)
             opening.append(prompt.opening)
     if not rows:

@@ -33,7 +33,8 @@ class Conversation:
 
     def __init__(self, rng: np.random.Generator, prompts: PromptFile, length: int):
         self.ids, opening = prompts[int(rng.integers(len(prompts)))]
-        self.fed, self.length, self.prompts = len(prompts.prefix), length, prompts
+        self.fed = max(len(prompts.prefix) - 1, 0)  # a prompt may be the prefix alone; its last token is fed again
+        self.length, self.prompts = length, prompts
         self.answer_start = 0 if opening else len(self.ids)
         self.answer_temperature = float(rng.choice([0.0, 0.0, 0.0, 0.5, 0.8, 1.0]))
         self.max_user = len(self.ids) + MAX_USER
