@@ -25,6 +25,10 @@ class PromptEncoder:
         template = Path(directory) / "chat_template.jinja"
         self._chat_ends = _chat_ends(template.read_text()) if template.is_file() else None
 
+    @property
+    def has_chat(self) -> bool:
+        return self._chat_ends is not None
+
     def encode(self, text: str, chat: bool) -> list[int]:
         """Prompt ids of raw text (control tokens are recognised) or of one user turn in the model's chat template.
 

@@ -23,6 +23,7 @@ class DecodingLoop:
     """Serves requests on a `Step`.
 
     cost: seconds by rows, see `warmup.measure_cost`. max_draft: most drafted nodes in a round, over all sequences.
+    lookup: draft from each sequence's own text too, beside the head.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class DecodingLoop:
         max_queue: int = 64,
         prefill_rows: int = 32,
         max_draft: int | None = None,
+        lookup: bool = True,
         cost: CostCurve | None = None,
         metrics: Metrics | None = None,
     ):
@@ -43,13 +45,14 @@ class DecodingLoop:
         self.max_draft = step.limits.rows_per_step if max_draft is None else max_draft
         self.cost = cost or CostCurve.flat(step.limits.rows_per_step)
         self._metrics = metrics or Metrics()
+        self._lookup = lookup
         self._wake = threading.Condition()
         self._stopping = False
 
     def submit(self, request: Request) -> None:
         """Queue a request; thread-safe. Raises `InvalidRequest` `QueueFull` or `Stopping`; afterwards its sink gets everything."""
         request.check(self.step.limits, self._vocab_size)
-        sequence = Sequence(request, self._tokenizer, self.step.limits.draft_depth)
+        sequence = Sequence(request, self._tokenizer, self.step.limits.draft_depth, self._lookup)
         with self._wake:
             if self._stopping:
                 raise Stopping("this model is being stopped and takes no new requests; send it to another server")

@@ -18,7 +18,7 @@ from .text import TextStream
 class Sequence:
     """`committed` rows are in the target's cache and in the head's context; decoding, they are all ids but the last."""
 
-    def __init__(self, request: Request, tokenizer: Tokenizer, draft_depth: int):
+    def __init__(self, request: Request, tokenizer: Tokenizer, draft_depth: int, lookup: bool = True):
         self.request = request
         self.slot = -1
         self.ids = list(request.prompt)
@@ -30,6 +30,7 @@ class Sequence:
         self.accepted_by_depth = [0] * draft_depth
         self._text = TextStream(tokenizer, request.stops)
         self._lookup = NgramLookup()
+        self._looks_up = lookup
         self._lookup.extend(self.ids)
         self._guess: tuple[int, list[int]] = (0, [])
         self._head: tuple[np.ndarray, np.ndarray] | None = None  # ids, stated probabilities, (depth, W)
@@ -61,7 +62,8 @@ class Sequence:
         ids, stated = self._head
         probs = stated * calibration.head_factor(self.sampled)[:, None]
         probs /= np.maximum(probs.sum(axis=1, keepdims=True), 1.0)
-        self._guess = self._lookup.propose(calibration.depth)
+        if self._looks_up:
+            self._guess = self._lookup.propose(calibration.depth)
         n, chain = self._guess
         rates = calibration.lookup_rate(n, len(chain)) if chain else []
         depth = min(left, len(ids))

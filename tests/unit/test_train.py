@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from jetspec_build.train import blocks as B
 from jetspec_build.train.capture import capture_shard
 from jetspec_build.train.corpus import Corpus
-from jetspec_build.train.greedy import greedy_texts
 from jetspec_build.train.initialise import choose_draft_vocab, new_head
+from jetspec_build.train.known_text import known_texts
 from jetspec_build.train.loss import Candidates, soft_cross_entropy
-from jetspec_build.train.openers import OPENERS
 from jetspec_build.train.prompt_file import PromptFile
-from jetspec_build.train.prompt_sets import SETS, load_prompts, spread
 from jetspec_build.train.rounds import accepted_in_chain, accepted_in_tree, play, propose
 from jetspec_build.train.self_generate import generate
 from jetspec_build.train.train import TrainConfig, Trainer, train
@@ -180,9 +176,9 @@ def test_tree_walk_counts_the_true_path():
 def test_rounds_emit_the_whole_text(target, corpus):
     head, embedding = fresh_head(target, corpus), target.embed_tokens.weight
     prompts = [[3, 9, 4], [8, 8, 2, 1, 5], [7, 6]]
-    texts = greedy_texts(target, prompts, new_tokens=14, end=0)
+    texts = known_texts(target, prompts, new_tokens=14, ends=(0,))
     for text, prompt in zip(texts, prompts):
-        alone = greedy_texts(target, [prompt], new_tokens=14, end=0)[0]
+        alone = known_texts(target, [prompt], new_tokens=14, ends=(0,))[0]
         np.testing.assert_array_equal(text.tokens, alone.tokens)
         np.testing.assert_allclose(text.features, alone.features, atol=2e-3)
         answer = len(text.tokens) - len(prompt)
@@ -191,19 +187,3 @@ def test_rounds_emit_the_whole_text(target, corpus):
             tokens, rounds = play(text, proposals, nodes, counted=100)
             assert tokens == answer - 1 and rounds <= tokens
         assert play(text, proposals, 1, counted=100) == (answer - 1, answer - 1)
-
-
-def test_training_starts_from_no_held_out_prompt():
-    for name in SETS:
-        try:
-            prompts = load_prompts(name, cache=_wheels())
-        except Exception as error:
-            pytest.skip(f"no package index here: {error}")
-        assert len(set(prompts)) > 50
-        assert len(spread(prompts, 15)) == 15
-        for opener in filter(None, OPENERS):
-            assert not any(prompt.strip() and prompt.strip() in opener for prompt in prompts)
-
-
-def _wheels():
-    return Path(__file__).resolve().parents[2] / ".cache" / "train" / "heldout"

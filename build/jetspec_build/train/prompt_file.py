@@ -1,7 +1,4 @@
-"""Training prompts as token ids in one file, so that the machine that generates needs no tokenizer.
-
-    python -m jetspec_build.train.prompt_file --target DIR --out FILE.npz
-"""
+"""Training prompts as token ids in one file, so that the machine that generates needs no tokenizer."""
 
 from __future__ import annotations
 
@@ -57,54 +54,56 @@ class PromptFile:
 def encode_prompts(target: Path, prompts: Sequence[Prompt], longest: int = 160) -> PromptFile:
     """Encode in the target's chat template; prompts above `longest` tokens, template included, are left out.
 
-    Raises InvalidRequest when the target has no chat template, ValueError when no prompt is short enough.
+    A target without a template just continues every prompt. Raises ValueError when no prompt is short enough.
     """
     from jetspec_triton.chat import PromptEncoder
 
     config = TargetConfig.load(target)
     encoder = PromptEncoder(target, config.max_position_embeddings)
-    prefix, suffix = encoder.around()
+    chat = encoder.has_chat
+    prefix, suffix = encoder.around() if chat else ([], [])
     rows, opening = [], []
     for prompt in prompts:
-        ids = encoder.encode(prompt.text, chat=True)
+        ids = encoder.encode(prompt.text, chat)
         if prompt.opening:
             ids = ids[: len(ids) - len(suffix)]
         if 0 < len(ids) <= longest:
             rows.append(ids)
-            opening.append(prompt.opening)
+            opening.append(prompt.opening and chat)
     if not rows:
         raise ValueError(f"none of the {len(prompts)} prompts has at most {longest} tokens; raise the limit")
     arrays = (np.concatenate(rows), [len(row) for row in rows], opening, prefix, suffix, config.eos_token_ids)
     return PromptFile(*(np.asarray(array, np.int32) for array in arrays))
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--prompts", type=Path, help='your own prompts: JSON lines of {"prompt": ...}')
-    parser.add_argument("--count", type=int, default=32_000, help="prompts of the built-in mixture")
-    parser.add_argument("--longest", type=int, default=160, help="most tokens of a prompt")
-    parser.add_argument("--heldout", type=Path, help="folder of held-out sets; prompts that overlap them are dropped")
+def make_prompts(
+    target: Path, own: Path | None = None, count: int = 32_000, longest: int = 160, heldout: Path | None = None
+) -> PromptFile:
+    """The prompts of a user's `own` file, or the built-in mixture, encoded for `target`.
 
-
-def make_prompts(args: argparse.Namespace, seed: int = 1) -> PromptFile:
-    """The prompt file that the command line asks for."""
+    heldout: folder of the held-out sets; prompts that overlap them are dropped.
+    """
     from .prompt_sets import SETS, load_prompts
 
-    prompts = user_prompts(args.prompts) if args.prompts else mixture(args.count, seed)
-    if args.heldout:
-        held_out = [text for name in SETS for text in load_prompts(name, args.heldout)]
+    prompts = user_prompts(own) if own else mixture(count, seed=1)
+    if heldout:
+        held_out = [text for name in SETS for text in load_prompts(name, heldout)]
         dropped = set(overlapping([prompt.text for prompt in prompts], held_out))
         prompts = [prompt for prompt in prompts if prompt.text not in dropped]
         print(f"{len(dropped)} prompts overlap a held-out set and are dropped")
-    return encode_prompts(args.target, prompts, args.longest)
+    return encode_prompts(target, prompts, longest)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    add_arguments(parser)
+    parser.add_argument("--own", type=Path, help='your own prompts: JSON lines of {"prompt": ...}')
+    parser.add_argument("--count", type=int, default=32_000, help="prompts of the built-in mixture")
+    parser.add_argument("--longest", type=int, default=160, help="most tokens of a prompt")
+    parser.add_argument("--heldout", type=Path, help="folder of held-out sets; prompts that overlap them are dropped")
     args = parser.parse_args()
-    made = make_prompts(args)
+    made = make_prompts(args.target, args.own, args.count, args.longest, args.heldout)
     made.save(args.out)
     print(f"{args.out}: {len(made)} prompts, {len(made.tokens)} tokens, {made.digest[:16]}")
 

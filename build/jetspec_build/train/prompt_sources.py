@@ -31,7 +31,9 @@ PUZZLES = (
 SHARES = {"general": 0.35, "python": 0.35, "word_problems": 0.10, "maths": 0.10, "puzzles": 0.10}
 _NOT_LIBRARY = {"site-packages", "dist-packages", "test", "tests", "idle_test", "lib2to3"}
 _NOT_LIBRARY.add("statistics.py")  # its examples hold the same number lists as a held-out prompt
-_TERSE = re.compile(r"\s*\b(Give only|Respond|Answer in|Return only|Only reply|Reply only|Provide only|Do not)\b[^.]*\.")
+_TERSE = re.compile(
+    r"\s*\b(Give only|Respond|Answer in|Return only|Only reply|Reply only|Provide only|Do not)\b[^.]*\."
+)
 
 
 class Prompt(NamedTuple):
