@@ -28,7 +28,7 @@ def add_commands(commands, cache: Path) -> None:
     train.add_argument("--target", type=Path, required=True, help="Hugging Face checkpoint directory")
     train.add_argument("--out", type=Path, required=True, help="folder of the new head")
     train.add_argument("--work", type=Path, default=cache / "runs", help="folder of the text and the training's state")
-    train.add_argument("--prompts-file", type=Path, help='your own prompts: JSON lines of {"prompt": ...}')
+    train.add_argument("--prompts", type=Path, help='your own prompts: JSON lines of {"prompt": ...}')
     train.add_argument("--tokens", type=int, help="tokens of training text (default: by the target's size)")
     train.add_argument("--minutes", type=float, help="minutes of training (default: by the target's size)")
     train.add_argument("--batch", type=int, default=96, help="conversations written at once")
@@ -38,13 +38,14 @@ def add_commands(commands, cache: Path) -> None:
     train.add_argument("--block-size", type=int, default=8, help="depth of a draft plus one")
     train.add_argument("--draft-vocab", type=int, default=16_384, help="most tokens the head can propose")
     train.add_argument("--start-from", type=Path, help="a head whose weights to start from")
-    _add_held_out(train, cache)
+    _add_held_out(train, cache, "eval-")
     train.set_defaults(run=_run(_train))
 
 
-def _add_held_out(parser: argparse.ArgumentParser, cache: Path) -> None:
-    parser.add_argument("--prompts", type=int, default=20, help="held-out prompts a set")
-    parser.add_argument("--max-tokens", type=int, default=128, help="most tokens of a held-out answer")
+def _add_held_out(parser: argparse.ArgumentParser, cache: Path, prefix: str = "") -> None:
+    add = parser.add_argument
+    add(f"--{prefix}prompts", dest="eval_prompts", type=int, default=20, help="held-out prompts a set", metavar="N")
+    add(f"--{prefix}tokens", dest="eval_tokens", type=int, default=128, help="most tokens of an answer", metavar="N")
     parser.add_argument("--heldout", type=Path, default=cache / "heldout", help="folder of the held-out sets and texts")
 
 
@@ -78,8 +79,8 @@ def _result(args, head: Path, **options) -> dict:
     from .evaluate import evaluate
     from .prompt_sets import SETS, load_prompts, spread
 
-    sets = {name: spread(load_prompts(name, args.heldout), args.prompts) for name in SETS}
-    return evaluate(head, args.target, sets, args.heldout / "texts", args.max_tokens, **options)
+    sets = {name: spread(load_prompts(name, args.heldout), args.eval_prompts) for name in SETS}
+    return evaluate(head, args.target, sets, args.heldout / "texts", args.eval_tokens, **options)
 
 
 def _train(args) -> int:
@@ -107,7 +108,7 @@ def _train(args) -> int:
         "tokens": log["tokens"],
         "conversations": log["conversations"],
         "minutes": log["log"][-1]["seconds"] / 60,
-        "prompts": args.prompts_file and args.prompts_file.name,
+        "prompts": args.prompts and args.prompts.name,
         "command": shlex.join(["jetspec", *sys.argv[1:]]),
     }
     print(f"wrote {write_card(args.out, result, training)}")
@@ -131,11 +132,11 @@ def _prompts(args, target_hash: str):
 
     from .prompt_file import PromptFile, make_prompts
 
-    own = args.prompts_file.read_bytes() if args.prompts_file else b"mixture"
+    own = args.prompts.read_bytes() if args.prompts else b"mixture"
     path = args.work / f"prompts-{target_hash[:12]}-{hashlib.sha256(own).hexdigest()[:12]}.npz"
     if not path.exists():
         print("encoding prompts ...", flush=True)
-        make_prompts(args.target, args.prompts_file, heldout=args.heldout).save(path)
+        make_prompts(args.target, args.prompts, heldout=args.heldout).save(path)
     return PromptFile.load(path)
 
 

@@ -109,11 +109,11 @@ def _at_temperature(
     depth = next(iter(drafts.values()))[0][0].depth
     context = max(len(one.text.tokens) for some in drafts.values() for one, _ in some) + 1
     sets = {
-        key: {"as_served": {}, "head_alone": {"chain": _chain([one for one, _ in tqdm(some, f"{name} {key} chain")])}}
+        key: {"as_served": {}, "head_alone": {"chain": _chain([one for one, _ in some], f"{name} {key} chain")}}
         for key, some in drafts.items()
     }
     for mode, lookup in (("as_served", True), ("head_alone", False)):
-        for nodes in tqdm(budgets, f"{name} {mode}"):
+        for nodes in tqdm(budgets, f"{name} {mode}", leave=False):
             replay = Replay(held_out.encoder.tokenizer, config.vocab_size, depth, context, nodes, lookup)
             for key, some in drafts.items():
                 played = [replay.play(one, sampling, ends) for one, sampling in some]
@@ -129,10 +129,10 @@ def _at_temperature(
     }
 
 
-def _chain(drafts: Sequence[Drafts]) -> float:
+def _chain(drafts: Sequence[Drafts], name: str) -> float:
     """Tokens per round of the head's single likeliest continuation, without look-up."""
     totals = np.zeros(2)
-    for one in drafts:
+    for one in tqdm(drafts, name, leave=False):
         text = one.text
         found = [one.at(anchor) for anchor in range(text.prompt_length, len(text.tokens))]
         totals += play(text, Proposals(*(np.stack(arrays) for arrays in zip(*found))), 0, len(text.tokens))
