@@ -25,6 +25,10 @@ class PromptEncoder:
         template = Path(directory) / "chat_template.jinja"
         self._chat_ends = _chat_ends(template.read_text()) if template.is_file() else None
 
+    @property
+    def has_chat(self) -> bool:
+        return self._chat_ends is not None
+
     def encode(self, text: str, chat: bool) -> list[int]:
         """Prompt ids of raw text (control tokens are recognised) or of one user turn in the model's chat template.
 
@@ -37,12 +41,17 @@ class PromptEncoder:
             )
         if not chat:
             return self.tokenizer.encode(text).ids
+        before, after = self.around()
+        return before + self._plain.encode(text, add_special_tokens=False).ids + after
+
+    def around(self) -> tuple[list[int], list[int]]:
+        """Ids that the chat template writes before and after the text of one user turn."""
         if self._chat_ends is None:
             raise InvalidRequest(
                 "chat is true, but this model has no chat template; send the whole prompt as text_input"
             )
         before, after = (self.tokenizer.encode(end, add_special_tokens=False).ids for end in self._chat_ends)
-        return before + self._plain.encode(text, add_special_tokens=False).ids + after
+        return before, after
 
 
 def _chat_ends(template: str) -> tuple[str, str]:

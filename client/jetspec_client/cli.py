@@ -1,4 +1,4 @@
-"""The command line: set up the demo model, serve it, generate from it."""
+"""The command line: set up the demo model, serve it, generate from it, train a head for another."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import json
 import signal
 import sys
 from pathlib import Path
+
+from jetspec_build.train.command import add_commands as add_training
 
 from .client import Client, Options, ServerUnavailable
 from .demo import PROMPT, run_demo
@@ -25,6 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     setup = commands.add_parser("setup", help="import the demo model and build its engine (does nothing when done)")
     setup.set_defaults(run=_setup)
     _add_build(commands)
+    add_training(commands, ROOT / ".cache" / "train")
     serve = commands.add_parser("serve", help="run the packaged Triton server in the foreground")
     serve.add_argument("--model-repository", type=Path, default=ROOT / "model_repository")
     serve.add_argument("--http-port", type=int, default=8000)

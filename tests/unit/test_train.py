@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 from jetspec_build.train import blocks as B
 from jetspec_build.train.capture import capture_shard
 from jetspec_build.train.corpus import Corpus
-from jetspec_build.train.greedy import greedy_texts
 from jetspec_build.train.initialise import choose_draft_vocab, new_head
+from jetspec_build.train.known_text import known_texts
 from jetspec_build.train.loss import Candidates, soft_cross_entropy
-from jetspec_build.train.openers import OPENERS
-from jetspec_build.train.prompt_sets import SETS, load_prompts, spread
+from jetspec_build.train.prompt_file import PromptFile
 from jetspec_build.train.rounds import accepted_in_chain, accepted_in_tree, play, propose
-from jetspec_build.train.self_generate import SYSTEM, generate
+from jetspec_build.train.self_generate import generate
 from jetspec_build.train.train import TrainConfig, Trainer, train
 from jetspec_triton.checkpoint import DraftConfig, TargetConfig
 from jetspec_triton.modules.llama import Llama, causal_mask
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 TARGET = TargetConfig("llama", 32, 48, 3, 4, 2, 8, 64, 1e-5, 1e4, True, 256, (0,))
 DRAFT = DraftConfig(32, 48, 1, 4, 2, 8, 64, 1e-5, 1e4, 5, (0, 2), 3, 1, 40)
@@ -62,22 +57,32 @@ def test_capture_is_the_targets_own_forward(target, corpus):
     np.testing.assert_allclose(sample.top_probs, probs.topk(32).values, atol=1e-3)
 
 
-def test_features_kept_while_generating_are_those_of_a_second_pass(tmp_path):
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
-    torch.manual_seed(1)
-    model = Llama(replace(TARGET, vocab_size=258, max_position_embeddings=512), (0, 2)).eval().requires_grad_(False)
-    generate(model, tokenizer, tmp_path, tmp_path / "first", tokens=1200, size=3, seed=0)
-    capture_shard(model, tmp_path / "shard-0000.npz", tmp_path / "second" / "shard-0000")
+def some_prompts():
+    rows = [[7, 8, 9], [7, 8, 9, 30, 1, 2], [7, 8, 9, 31, 32, 1, 2]]
+    arrays = (np.concatenate(rows), [3, 6, 7], [1, 0, 0], [7, 8, 9], [1, 2], [1])
+    return PromptFile(*(np.asarray(array, np.int32) for array in arrays))
+
+
+def test_features_kept_while_generating_are_those_of_a_second_pass(target, tmp_path):
+    prompts = some_prompts()
+    generate(target, prompts, tmp_path, tmp_path / "first", tokens=1200, size=3, seed=0)
+    capture_shard(target, tmp_path / "shard-0000.npz", tmp_path / "second" / "shard-0000")
     first, second = Corpus(tmp_path / "first"), Corpus(tmp_path / "second")
     assert len(first) == len(second) > 2
-    written = len(tokenizer.encode(SYSTEM, add_special_tokens=False).ids)
     for kept, again in zip(first, second):
         np.testing.assert_array_equal(kept.tokens, again.tokens)
+        np.testing.assert_array_equal(kept.tokens[kept.answer_start - 2 : kept.answer_start], prompts.suffix)
         np.testing.assert_allclose(kept.features[:-1], again.features[:-1], atol=2e-3)
-        np.testing.assert_allclose(kept.top_probs[written:-1], again.top_probs[written:-1], atol=1e-3)
+        np.testing.assert_allclose(kept.top_probs[3:-1], again.top_probs[3:-1], atol=1e-3)
+
+
+def test_generation_goes_on_where_it_stopped(target, tmp_path):
+    generate(target, some_prompts(), tmp_path, None, tokens=400, size=3, seed=0)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    generate(target, some_prompts(), tmp_path, None, tokens=900, size=3, seed=0)
+    after = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert len(after) > len(before) and before.items() <= after.items()
+    assert sum(len(np.load(path)["tokens"]) for path in tmp_path.iterdir()) >= 900
 
 
 def test_resumed_training_ends_with_the_same_weights(target, corpus, tmp_path):
@@ -171,9 +176,9 @@ def test_tree_walk_counts_the_true_path():
 def test_rounds_emit_the_whole_text(target, corpus):
     head, embedding = fresh_head(target, corpus), target.embed_tokens.weight
     prompts = [[3, 9, 4], [8, 8, 2, 1, 5], [7, 6]]
-    texts = greedy_texts(target, prompts, new_tokens=14, end=0)
+    texts = known_texts(target, prompts, new_tokens=14, ends=(0,))
     for text, prompt in zip(texts, prompts):
-        alone = greedy_texts(target, [prompt], new_tokens=14, end=0)[0]
+        alone = known_texts(target, [prompt], new_tokens=14, ends=(0,))[0]
         np.testing.assert_array_equal(text.tokens, alone.tokens)
         np.testing.assert_allclose(text.features, alone.features, atol=2e-3)
         answer = len(text.tokens) - len(prompt)
@@ -182,19 +187,3 @@ def test_rounds_emit_the_whole_text(target, corpus):
             tokens, rounds = play(text, proposals, nodes, counted=100)
             assert tokens == answer - 1 and rounds <= tokens
         assert play(text, proposals, 1, counted=100) == (answer - 1, answer - 1)
-
-
-def test_training_starts_from_no_held_out_prompt():
-    for name in SETS:
-        try:
-            prompts = load_prompts(name, cache=_wheels())
-        except Exception as error:
-            pytest.skip(f"no package index here: {error}")
-        assert len(set(prompts)) > 50
-        assert len(spread(prompts, 15)) == 15
-        for opener in filter(None, OPENERS):
-            assert not any(prompt.strip() and prompt.strip() in opener for prompt in prompts)
-
-
-def _wheels():
-    return Path(__file__).resolve().parents[2] / ".cache" / "train" / "heldout"

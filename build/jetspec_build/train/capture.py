@@ -15,17 +15,18 @@ from jetspec_triton.modules.llama import Llama, causal_mask
 from torch import Tensor
 from tqdm import tqdm
 
-from .corpus import write_shard
+from .corpus import describe, id_type, write_shard
+from .hashes import checkpoint_hash
 
 TOP = 32
 LAYERS = (1, 8, 14, 21, 27)
 
 
 def top_tokens(logits: Tensor, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The likeliest ids `(R, count)` uint16 and their probabilities float16, of logits `(R, V)`."""
+    """The likeliest ids `(R, count)` and their probabilities float16, of logits `(R, V)`."""
     top, ids = logits.topk(count)
     probs = (top - logits.logsumexp(-1, keepdim=True)).exp()
-    return ids.numpy().astype(np.uint16), probs.numpy().astype(np.float16)
+    return ids.numpy().astype(id_type(logits.shape[-1])), probs.numpy().astype(np.float16)
 
 
 def batches(lengths: np.ndarray, tokens: int) -> Iterator[np.ndarray]:
@@ -45,7 +46,8 @@ def capture_shard(model: Llama, source: Path, out: Path, batch_tokens: int = 409
     starts = np.cumsum(lengths) - lengths
     features = np.empty((len(tokens), len(model.capture) * model.config.hidden_size), np.float16)
     top = min(TOP, model.config.vocab_size)
-    top_ids, top_probs = np.empty((len(tokens), top), np.uint16), np.empty((len(tokens), top), np.float16)
+    top_ids = np.empty((len(tokens), top), id_type(model.config.vocab_size))
+    top_probs = np.empty((len(tokens), top), np.float16)
     for rows in batches(lengths, batch_tokens):
         longest = int(lengths[rows[0]])
         ids = torch.zeros(len(rows), longest, dtype=torch.long)
@@ -77,7 +79,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of captured shards")
     parser.add_argument("--layers", type=int, nargs="+", default=LAYERS)
     args = parser.parse_args()
-    capture(Llama.load(args.target, tuple(args.layers)), args.data, args.out)
+    model = Llama.load(args.target, tuple(args.layers))
+    describe(args.out, args.layers, min(TOP, model.config.vocab_size), checkpoint_hash(args.target))
+    capture(model, args.data, args.out)
 
 
 if __name__ == "__main__":

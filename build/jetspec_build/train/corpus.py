@@ -2,18 +2,20 @@
 
 A corpus is a folder of shards, each a folder of arrays (memory-mapped) over the shard's `N` tokens:
 `tokens (N)`, `features (N, n_layers * H)`, `top_ids (N, K)`, `top_probs (N, K)`, and
-`lengths`, `answer_starts`, one entry a conversation.
+`lengths`, `answer_starts`, one entry a conversation. `corpus.json` says what the arrays are of (`describe`).
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+DESCRIPTION = "corpus.json"
 ARRAYS = ("tokens", "features", "top_ids", "top_probs", "lengths", "answer_starts")
 
 
@@ -63,3 +65,24 @@ def write_shard(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     for name in ARRAYS:
         np.save(partial / f"{name}.npy", arrays[name])
     os.rename(partial, path)
+
+
+def id_type(vocab_size: int) -> type[np.integer]:
+    """The type that token ids are stored in."""
+    return np.uint16 if vocab_size <= 1 << 16 else np.int32
+
+
+def describe(directory: Path, layers: Sequence[int], top: int, target: str) -> None:
+    """Write `corpus.json` beside the shards, or check the one that is there.
+
+    layers: captured target layers, in the order of the features; top: `K`; target: hash of its checkpoint.
+    Raises ValueError when the folder's shards are of something else.
+    """
+    path, said = Path(directory) / DESCRIPTION, {"layers": list(layers), "top": top, "target": target}
+    if path.exists():
+        found = json.loads(path.read_text())
+        if found != said:
+            raise ValueError(f"{path} describes {found}, asked for is {said}; use another folder")
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(said))

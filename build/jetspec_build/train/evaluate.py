@@ -1,108 +1,180 @@
-"""Tokens per round of a draft head on held-out prompts, played over the target's greedy text."""
+"""How good a draft head is: tokens per round, acceptance by depth and calibration on held-out prompts.
+
+Tokens per round of a set: all tokens that its rounds emitted, over all its rounds. The forward over the prompt, which
+emits the first token, is no round. The mean is the plain mean of the sets. Trees count their root.
+"""
 
 from __future__ import annotations
 
-import argparse
-import json
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import torch
+from jetspec_triton.chat import PromptEncoder
+from jetspec_triton.checkpoint import TargetConfig, load_tensors
 from jetspec_triton.modules.draft_head import DraftHead
-from jetspec_triton.modules.llama import Llama
-from tokenizers import Tokenizer
-from torch import Tensor
+from jetspec_triton.sampling import Sampling
+from tqdm import tqdm
 
-from .greedy import GreedyText, chat_prompt, greedy_texts
-from .prompt_sets import SETS, load_prompts, spread
-from .rounds import play, propose
+from .hashes import checkpoint_hash
+from .known_text import KnownText, TextCache
+from .replay import Drafts, Replay
+from .rounds import Proposals, play
 
-BUDGETS = (4, 8, 16, 32, 64)
-
-
-def held_out_texts(
-    target: Path, layers: tuple[int, ...], cache: Path, count: int, tokens: int
-) -> dict[str, list[GreedyText]]:
-    """Greedy texts of `count` prompts a set; they are kept in `cache`, as they depend on the target alone."""
-    texts, model = {}, None
-    for name in SETS:
-        path = cache / f"{target.name}-{name}-{count}-{tokens}-{'.'.join(map(str, layers))}.pt"
-        if not path.exists():
-            model = model or Llama.load(target, layers)
-            tokenizer = Tokenizer.from_file(str(target / "tokenizer.json"))
-            prompts = [chat_prompt(tokenizer, text) for text in spread(load_prompts(name, cache), count)]
-            made = greedy_texts(model, prompts, tokens, tokenizer.token_to_id("<|im_end|>"))
-            torch.save([tuple(map(torch.as_tensor, text)) for text in made], path)
-        saved = torch.load(path, weights_only=True)
-        texts[name] = [GreedyText(ids.numpy(), int(length), features.numpy()) for ids, length, features in saved]
-    return texts
+BUDGETS = (4, 8, 16, 32, 64, 256)
+TEMPERATURES = (0.0, 1.0)
+SEED = 7  # of the first prompt's sampling; each next prompt has the next seed
+BINS = 10
+DEFINITION = __doc__.partition("\n\n")[2].strip().replace("\n", " ")
 
 
-def evaluate_set(head: DraftHead, embedding: Tensor, texts: list[GreedyText], counted: int) -> dict:
-    """Tokens per round by budget and top-1 accuracy by depth over one set."""
-    totals = {key: np.zeros(2) for key in ("chain", *map(str, BUDGETS))}
-    hits, tried = np.zeros(head.config.depth), np.zeros(head.config.depth)
-    for text in texts:
-        answer = text.tokens[text.prompt_length :]
-        starts = np.arange(min(counted, len(answer) - 1))
-        if not len(starts):
-            continue
-        proposals = propose(head, embedding, text, text.prompt_length + starts)
-        for key in totals:
-            totals[key] += play(text, proposals, 0 if key == "chain" else int(key), counted)
-        for depth in range(head.config.depth):
-            known = starts[starts + depth + 1 < len(answer)]
-            hits[depth] += (proposals.ids[known, depth, 0] == answer[known + depth + 1]).sum()
-            tried[depth] += len(known)
-    return {
-        "prompts": len(texts),
-        "tokens": int(totals["chain"][0]),
-        "tokens_per_round": {key: float(tokens / rounds) for key, (tokens, rounds) in totals.items()},
-        "top1_by_depth": (hits / tried).tolist(),
-    }
+class HeldOut:
+    """The target's texts on held-out prompts, by set."""
+
+    def __init__(self, target: Path, layers: tuple[int, ...], sets: Mapping[str, Sequence[str]], cache: Path):
+        self.config = TargetConfig.load(target)
+        self.hash = checkpoint_hash(target)
+        self.encoder = PromptEncoder(target, self.config.max_position_embeddings)
+        self._cache = TextCache(cache, target, self.hash, layers)
+        self._prompts = {
+            name: [self.encoder.encode(text, self.encoder.has_chat) for text in texts] for name, texts in sets.items()
+        }
+
+    def texts(self, tokens: int, temperature: float) -> dict[str, list[tuple[KnownText, Sampling]]]:
+        """Every text of at most `tokens` answer tokens and what it was sampled with."""
+        texts = {}
+        for name, prompts in self._prompts.items():
+            samplings = [Sampling(temperature, seed=SEED + i) for i in range(len(prompts))]
+            made = self._cache.get(prompts, tokens, self.config.eos_token_ids, samplings)
+            texts[name] = list(zip(made, samplings))
+        return texts
 
 
-def evaluate(head: DraftHead, embedding: Tensor, texts: dict[str, list[GreedyText]], counted: int) -> dict:
-    """`evaluate_set` of every set and the plain mean over sets."""
-    result = {name: evaluate_set(head, embedding, some, counted) for name, some in texts.items()}
-    sets = list(result.values())
-    result["mean"] = {
-        "tokens_per_round": {
-            key: float(np.mean([s["tokens_per_round"][key] for s in sets])) for key in sets[0]["tokens_per_round"]
+def evaluate(
+    head_directory: Path,
+    target: Path,
+    sets: Mapping[str, Sequence[str]],
+    cache: Path,
+    tokens: int = 128,
+    budgets: Sequence[int] = BUDGETS,
+    temperatures: Sequence[float] = TEMPERATURES,
+    depth: int | None = None,
+) -> dict:
+    """The whole result as it is written to JSON; `sets` are held-out prompts by name, `cache` keeps the target's texts.
+
+    depth: of the drafts, by default the head's.
+    """
+    head = DraftHead.load(head_directory)
+    held_out = HeldOut(target, head.config.target_layer_ids, sets, cache)
+    head.config.check_target(held_out.config)
+    embedding = torch.from_numpy(load_tensors(target)["model.embed_tokens.weight"])
+    results = {}
+    for temperature in temperatures:
+        texts = held_out.texts(tokens, temperature)
+        drafts = {
+            name: [(Drafts(head, embedding, text, depth), sampling) for text, sampling in some]
+            for name, some in texts.items()
+        }
+        results[temperature] = _at_temperature(drafts, held_out, budgets, f"T={temperature:g}")
+    first, *others = results.values()
+    result = {
+        "definition": DEFINITION,
+        "target": {"name": Path(target).name, "sha256": held_out.hash},
+        "head": {"name": Path(head_directory).name, "sha256": checkpoint_hash(head_directory)},
+        "prompts_per_set": {name: len(texts) for name, texts in sets.items()},
+        "max_tokens": tokens,
+        "depth": depth or head.config.depth,
+        "temperature": temperatures[0],
+        **first,
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("jetspec-triton", "torch", "numpy", "tokenizers")},
         },
-        "top1_by_depth": np.mean([s["top1_by_depth"] for s in sets], axis=0).tolist(),
     }
+    for temperature, other in zip(temperatures[1:], others):
+        result[f"temperature_{temperature:g}"] = other
+    if 0.0 in results and 1.0 in results:
+        cold, hot = (results[t]["mean"]["as_served"] for t in (0.0, 1.0))
+        result["temperature_1_over_0"] = {key: hot[key] / cold[key] for key in cold}
     return result
 
 
-def table(result: dict) -> str:
-    """The result as text, one line a set."""
-    keys = list(result["mean"]["tokens_per_round"])
-    lines = ["set        " + "".join(f"{key:>7}" for key in keys) + "   top-1 by depth"]
-    for name, entry in result.items():
-        values = "".join(f"{entry['tokens_per_round'][key]:7.2f}" for key in keys)
-        lines.append(f"{name:11}{values}   " + " ".join(f"{value:.2f}" for value in entry["top1_by_depth"]))
-    return "\n".join(lines)
+def _at_temperature(
+    drafts: Mapping[str, list[tuple[Drafts, Sampling]]], held_out: HeldOut, budgets: Sequence[int], name: str
+) -> dict:
+    config, ends = held_out.config, frozenset(held_out.config.eos_token_ids)
+    depth = next(iter(drafts.values()))[0][0].depth
+    context = max(len(one.text.tokens) for some in drafts.values() for one, _ in some) + 1
+    sets = {
+        key: {"as_served": {}, "head_alone": {"chain": _chain([one for one, _ in some], f"{name} {key} chain")}}
+        for key, some in drafts.items()
+    }
+    for mode, lookup in (("as_served", True), ("head_alone", False)):
+        for nodes in tqdm(budgets, f"{name} {mode}", leave=False):
+            replay = Replay(held_out.encoder.tokenizer, config.vocab_size, depth, context, nodes, lookup)
+            for key, some in drafts.items():
+                played = [replay.play(one, sampling, ends) for one, sampling in some]
+                rounds = max(sum(one.rounds for one in played), 1)
+                sets[key]["tokens"] = sum(one.tokens for one in played)
+                sets[key][mode][str(nodes)] = sets[key]["tokens"] / rounds
+                accepted = np.sum([one.accepted_by_depth for one in played], axis=0) / rounds
+                sets[key].setdefault(f"accepted_by_depth_{mode}", {})[str(nodes)] = accepted.tolist()
+    return {
+        "sets": sets,
+        "mean": _mean(list(sets.values())),
+        "reliability": reliability(one for some in drafts.values() for one, _ in some),
+    }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--target", type=Path, required=True)
-    parser.add_argument("--head", type=Path, required=True)
-    parser.add_argument("--cache", type=Path, default=Path(".cache/train/heldout"))
-    parser.add_argument("--prompts", type=int, default=15, help="prompts a set")
-    parser.add_argument("--tokens", type=int, default=128, help="answer tokens a prompt that rounds start in")
-    parser.add_argument("--out", type=Path, help="where to write the result as JSON")
-    args = parser.parse_args()
-    head = DraftHead.load(args.head)
-    beyond = args.tokens + head.config.block_size
-    texts = held_out_texts(args.target, head.config.target_layer_ids, args.cache, args.prompts, beyond)
-    embedding = Llama.load(args.target).embed_tokens.weight.detach()
-    result = evaluate(head, embedding, texts, args.tokens)
-    print(table(result))
-    if args.out:
-        args.out.write_text(json.dumps(result, indent=2) + "\n")
+def _chain(drafts: Sequence[Drafts], name: str) -> float:
+    """Tokens per round of the head's single likeliest continuation, without look-up."""
+    totals = np.zeros(2)
+    for one in tqdm(drafts, name, leave=False):
+        text = one.text
+        found = [one.at(anchor) for anchor in range(text.prompt_length, len(text.tokens))]
+        totals += play(text, Proposals(*(np.stack(arrays) for arrays in zip(*found))), 0, len(text.tokens))
+    return float(totals[0] / max(totals[1], 1))
 
 
-if __name__ == "__main__":
-    main()
+def _mean(entries: list) -> dict | list | float:
+    """The plain mean of equally shaped results."""
+    if isinstance(entries[0], dict):
+        return {key: _mean([entry[key] for entry in entries]) for key in entries[0]}
+    return np.mean(entries, axis=0).tolist()
+
+
+def stated_and_true(drafts: Drafts) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """(stated probabilities, whether it came true) of all candidates of every depth below every anchor of a text.
+
+    A depth counts as long as the tokens above it came true, as what the head states of it is below them.
+    """
+    tokens = drafts.text.tokens
+    for anchor in range(drafts.text.prompt_length, len(tokens) - 1):
+        ids, log_probs = drafts.at(anchor)
+        above = ids.shape[1]
+        for row, stated, token in zip(ids, log_probs, tokens[anchor + 1 :]):
+            yield np.exp(stated if stated.ndim == 1 else stated[above]), row == token
+            found = np.flatnonzero(row == token)
+            if not len(found):
+                break
+            above = int(found[0])
+
+
+def reliability(drafts: Iterator[Drafts]) -> dict:
+    """How often candidates came true, by the probability that the head stated; the error is weighted by count."""
+    count, mass, hits = np.zeros(BINS), np.zeros(BINS), np.zeros(BINS)
+    for one in drafts:
+        for stated, true in stated_and_true(one):
+            bins = np.minimum((stated * BINS).astype(int), BINS - 1)
+            np.add.at(count, bins, 1)
+            np.add.at(mass, bins, stated)
+            np.add.at(hits, bins, true)
+    table = [
+        {"from": i / BINS, "to": (i + 1) / BINS, "count": int(n), "stated": float(m / n), "came_true": float(h / n)}
+        for i, (n, m, h) in enumerate(zip(count, mass, hits))
+        if n
+    ]
+    return {"table": table, "expected_error": float(np.abs(mass - hits).sum() / max(count.sum(), 1))}
