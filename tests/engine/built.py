@@ -50,10 +50,10 @@ def write_target(directory: Path, tied: bool, seed: int = 2) -> LlamaForCausalLM
     return model
 
 
-def write_head(directory: Path, draft_vocab: int, seed: int = 1) -> None:
-    """draft_vocab: 0, or how many of the target's ids the head can propose."""
+def write_head(directory: Path, draft_vocab: int, seed: int = 1, parent: int = 0) -> None:
+    """draft_vocab: 0, or how many of the target's ids the head can propose. parent: width of the parent correction."""
     torch.manual_seed(seed)
-    config = DraftConfig(64, 80, 2, 4, 2, 32, VOCAB, 1e-5, 10000.0, 5, LAYERS, 3, VOCAB - 1, draft_vocab)
+    config = DraftConfig(64, 80, 2, 4, 2, 32, VOCAB, 1e-5, 10000.0, 5, LAYERS, 3, VOCAB - 1, draft_vocab, parent)
     head = DraftHead(config).requires_grad_(False)
     for parameter in head.parameters():
         if parameter.dim() > 1:
@@ -68,10 +68,10 @@ def write_head(directory: Path, draft_vocab: int, seed: int = 1) -> None:
 class Built:
     """A built directory and the checkpoints it came from."""
 
-    def __init__(self, root: Path, tied: bool, draft_vocab: int, int8: bool = False, draft_depth: int = 4):
+    def __init__(self, root: Path, tied: bool, draft_vocab: int, int8: bool = False, draft_depth: int = 4, parent: int = 12):
         self.checkpoint, self.head, self.engines = root / "target", root / "head", root / "engines"
         write_target(self.checkpoint, tied)
-        write_head(self.head, draft_vocab)
+        write_head(self.head, draft_vocab, parent=parent)
         limits = {"slots": SLOTS, "context": CONTEXT, "rows_per_step": ROWS, "draft_depth": draft_depth}
         build_openvino(self.checkpoint, self.head, self.engines, int8=int8, **limits)
         self.model = Llama.load(self.checkpoint, LAYERS)

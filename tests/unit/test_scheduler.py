@@ -102,7 +102,7 @@ def test_a_decoding_sequence_leaves_prefill_rows_to_prompts_and_drafts_fill_the_
     s.admit()
     first = s.running[0]
     first.committed, first.ids = 3, [9, 9, 9, 7]
-    first.take_head(np.arange(8).reshape(4, 2), np.log(np.tile([0.6, 0.3], (4, 1))))
+    first.take_head(np.arange(8).reshape(4, 2), np.log(np.tile([0.6, 0.3], (4, 3, 1))))
     round_ = plan(s)
     assert round_.sequences == s.running
     assert np.diff(round_.batch.row_splits).tolist() == [12, 4]  # 16 rows: 4 for the prompt, the last token, 11 drafted

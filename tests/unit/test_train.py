@@ -12,14 +12,14 @@ from jetspec_build.train.initialise import choose_draft_vocab, new_head
 from jetspec_build.train.known_text import known_texts
 from jetspec_build.train.loss import Candidates, soft_cross_entropy
 from jetspec_build.train.prompt_file import PromptFile
-from jetspec_build.train.rounds import accepted_in_chain, accepted_in_tree, play, propose
+from jetspec_build.train.rounds import accepted_in_chain, play_chain, propose
 from jetspec_build.train.self_generate import generate
 from jetspec_build.train.train import TrainConfig, Trainer, train
 from jetspec_triton.checkpoint import DraftConfig, TargetConfig
 from jetspec_triton.modules.llama import Llama, causal_mask
 
 TARGET = TargetConfig("llama", 32, 48, 3, 4, 2, 8, 64, 1e-5, 1e4, True, 256, (0,))
-DRAFT = DraftConfig(32, 48, 1, 4, 2, 8, 64, 1e-5, 1e4, 5, (0, 2), 3, 1, 40)
+DRAFT = DraftConfig(32, 48, 1, 4, 2, 8, 64, 1e-5, 1e4, 5, (0, 2), 3, 1, 40, 6)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def fresh_head(target, corpus):
 
 def fresh_trainer(target, corpus, steps=6, **flags):
     config = TrainConfig(steps=steps, sequences=3, anchors=6, short_rows=3, candidates=24, first_anchor=2, **flags)
-    return Trainer(fresh_head(target, corpus), target.embed_tokens.weight.detach(), corpus, config)
+    return Trainer(fresh_head(target, corpus), target.embed_tokens.weight.detach(), corpus, config, DRAFT.target_layer_ids)
 
 
 def test_capture_is_the_targets_own_forward(target, corpus):
@@ -161,19 +161,40 @@ def test_sampled_candidates_estimate_the_whole_sum():
     torch.testing.assert_close(torch.stack(sums).mean(0), exact, rtol=0.02, atol=0)
 
 
-def test_tree_walk_counts_the_true_path():
+def test_a_correction_is_learnt_and_changes_what_stands_below_a_candidate(target, corpus):
+    trainer = fresh_trainer(target, corpus, steps=12, short_share=0.0)
+    embedding, lm_head = trainer.embedding, trainer.lm_head
+    hidden = torch.randn(2, 4, 32, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        before = trainer.head.candidates(hidden, embedding, lm_head, 5)[1]
+    assert torch.allclose(before, before[:, :, -1:].expand_as(before), atol=1e-4)  # it starts as no correction
+    while trainer.progress < 1:
+        trainer.train_step()
+    with torch.inference_mode():
+        ids, after = trainer.head.candidates(hidden, embedding, lm_head, 5)
+    assert torch.equal(after[:, 0], after[:, 0, -1:].expand_as(after[:, 0]))  # the first depth stands below the anchor
+    assert not torch.allclose(after[:, 1:, :-1], after[:, 1:, -1:].expand_as(after[:, 1:, :-1]), atol=1e-2)
+    full = hidden @ lm_head.T
+    for above in range(5):  # rescored tokens and the untouched mass of all others make one distribution
+        x = trainer.head.parent(hidden[0, 1], embedding[ids[0, 0, above]])
+        rescored = full[0, 1].exp()
+        index = full[0, 1].topk(5).indices
+        rescored[index] = (lm_head[index] @ x).exp()
+        torch.testing.assert_close(after[0, 1, above], (rescored / rescored.sum()).log()[index], atol=1e-4, rtol=1e-4)
+
+
+def test_the_likeliest_chain_follows_the_candidate_above():
     ids = np.array([[5, 6], [7, 8], [9, 1]])
-    log_probs = np.log(np.array([[0.6, 0.3], [0.5, 0.4], [0.9, 0.05]]))
-    assert accepted_in_chain(ids, [5, 7, 9]) == 3
-    assert accepted_in_chain(ids, [5, 8, 9]) == 1
-    assert accepted_in_tree(ids, log_probs, [5, 7, 9], 2) == 1
-    assert accepted_in_tree(ids, log_probs, [6, 8, 9], 64) == 3
-    assert accepted_in_tree(ids, log_probs, [4, 7], 64) == 0
-    counts = [accepted_in_tree(ids, log_probs, [6, 8, 1], nodes) for nodes in range(1, 16)]
-    assert counts == sorted(counts) and counts[-1] == 3
+    probs = np.array([[[0.6, 0.3]] * 3, [[0.5, 0.4], [0.1, 0.8], [0.3, 0.3]], [[0.9, 0.05]] * 3])
+    assert accepted_in_chain(ids, np.log(probs), [5, 7, 9]) == 3
+    assert accepted_in_chain(ids, np.log(probs), [5, 8, 9]) == 1
+    assert accepted_in_chain(ids, np.log(probs), [6, 8, 9]) == 0
+    assert accepted_in_chain(ids, np.log(probs[:, ::-1]), [6, 7]) == 0
+    probs[0] = [0.3, 0.6]
+    assert accepted_in_chain(ids, np.log(probs), [6, 8, 9]) == 3
 
 
-def test_rounds_emit_the_whole_text(target, corpus):
+def test_chains_emit_the_whole_text(target, corpus):
     head, embedding = fresh_head(target, corpus), target.embed_tokens.weight
     prompts = [[3, 9, 4], [8, 8, 2, 1, 5], [7, 6]]
     texts = known_texts(target, prompts, new_tokens=14, ends=(0,))
@@ -181,9 +202,6 @@ def test_rounds_emit_the_whole_text(target, corpus):
         alone = known_texts(target, [prompt], new_tokens=14, ends=(0,))[0]
         np.testing.assert_array_equal(text.tokens, alone.tokens)
         np.testing.assert_allclose(text.features, alone.features, atol=2e-3)
-        answer = len(text.tokens) - len(prompt)
-        proposals = propose(head, embedding, text, len(prompt) + np.arange(answer - 1))
-        for nodes in (0, 1, 8):
-            tokens, rounds = play(text, proposals, nodes, counted=100)
-            assert tokens == answer - 1 and rounds <= tokens
-        assert play(text, proposals, 1, counted=100) == (answer - 1, answer - 1)
+        answer = text.tokens[len(prompt) :]
+        tokens, rounds = play_chain(answer, propose(head, embedding, text, len(prompt) + np.arange(len(answer) - 1)))
+        assert tokens == len(answer) - 1 and rounds <= tokens

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from .hashes import checkpoint_hash
 from .known_text import KnownText, TextCache
 from .replay import Drafts, Replay
-from .rounds import Proposals, play
+from .rounds import Proposals, play_chain
 
 BUDGETS = (4, 8, 16, 32, 64, 256)
 TEMPERATURES = (0.0, 1.0)
@@ -135,7 +135,8 @@ def _chain(drafts: Sequence[Drafts], name: str) -> float:
     for one in tqdm(drafts, name, leave=False):
         text = one.text
         found = [one.at(anchor) for anchor in range(text.prompt_length, len(text.tokens))]
-        totals += play(text, Proposals(*(np.stack(arrays) for arrays in zip(*found))), 0, len(text.tokens))
+        proposals = Proposals(*(np.stack(arrays) for arrays in zip(*found)))
+        totals += play_chain(text.tokens[text.prompt_length :], proposals)
     return float(totals[0] / max(totals[1], 1))
 
 

@@ -1,8 +1,7 @@
-"""Speculative rounds played over a known text: how many tokens a round gives, without running the target again."""
+"""What a head proposes at given places of a known text."""
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,10 +11,9 @@ from jetspec_triton.modules.draft_head import DraftHead
 from torch import Tensor
 
 from .blocks import forward_blocks, make_blocks
-from .greedy import GreedyText
+from .known_text import KnownText
 
 WIDTH = 16
-CHILDREN = 8  # most children of a node that the tree may take
 
 
 class Proposals(NamedTuple):
@@ -26,7 +24,7 @@ class Proposals(NamedTuple):
 
 
 @torch.inference_mode()
-def propose(head: DraftHead, embedding: Tensor, text: GreedyText, anchors: np.ndarray, at_once: int = 32) -> Proposals:
+def propose(head: DraftHead, embedding: Tensor, text: KnownText, anchors: np.ndarray, at_once: int = 32) -> Proposals:
     """The head's proposals at every anchor position `(A,)` of a text."""
     lm_head = embedding[head.draft_vocab.long()]
     ids, log_probs = [], []
@@ -41,7 +39,7 @@ def propose(head: DraftHead, embedding: Tensor, text: GreedyText, anchors: np.nd
 
 
 def accepted_in_chain(ids: np.ndarray, log_probs: np.ndarray, truth: Sequence[int]) -> int:
-    """Accepted tokens of the argmax chain of one anchor; shapes as in `Proposals`."""
+    """Accepted tokens of the likeliest chain of one anchor; shapes as in `Proposals`."""
     count, above = 0, ids.shape[1]
     while count < min(len(ids), len(truth)):
         above = int(log_probs[count, above].argmax())
@@ -51,44 +49,11 @@ def accepted_in_chain(ids: np.ndarray, log_probs: np.ndarray, truth: Sequence[in
     return count
 
 
-def accepted_in_tree(ids: np.ndarray, log_probs: np.ndarray, truth: Sequence[int], nodes: int) -> int:
-    """Accepted tokens of the best-first tree of `nodes` nodes, its root included.
-
-    Only the true path matters, so the tree is built by popping nodes in order until it is full; a node is on the true
-    path when its parent is and its token is the text's next one.
-    """
-    depth = len(ids)
-    best = 0
-    heap: list = []
-
-    def push(cost: float, level: int, above: int, true_parent: bool) -> None:
-        row = log_probs[level, above]
-        for w in np.argsort(-row)[:CHILDREN].tolist():
-            heapq.heappush(heap, (cost - float(row[w]), level, w, true_parent))
-
-    push(0.0, 0, ids.shape[1], True)
-    for _ in range(nodes - 1):
-        if not heap:
-            break
-        cost, level, rank, true_parent = heapq.heappop(heap)
-        true = true_parent and level < len(truth) and ids[level, rank] == truth[level]
-        if true:
-            best = max(best, level + 1)
-        if level + 1 < depth:
-            push(cost, level + 1, rank, true)
-    return best
-
-
-def play(text: GreedyText, proposals: Proposals, nodes: int, counted: int) -> tuple[int, int]:
-    """Tokens and rounds over the first `counted` answer tokens; `nodes` 0 is the argmax chain."""
-    answer = text.tokens[text.prompt_length :]
-    at, tokens, rounds = 0, 0, 0
-    while at < min(counted, len(answer) - 1):
+def play_chain(answer: np.ndarray, proposals: Proposals) -> tuple[int, int]:
+    """Tokens and rounds when every round drafts the likeliest chain. answer: `(A,)`, its first token already said."""
+    at, rounds = 0, 0
+    while at < len(answer) - 1:
         truth = answer[at + 1 :]
-        if nodes:
-            accepted = accepted_in_tree(proposals.ids[at], proposals.log_probs[at], truth, nodes)
-        else:
-            accepted = accepted_in_chain(proposals.ids[at], proposals.log_probs[at], truth)
-        emitted = min(accepted + 1, len(truth))
-        at, tokens, rounds = at + emitted, tokens + emitted, rounds + 1
-    return tokens, rounds
+        accepted = accepted_in_chain(proposals.ids[at], proposals.log_probs[at], truth)
+        at, rounds = at + min(accepted + 1, len(truth)), rounds + 1
+    return at, rounds
