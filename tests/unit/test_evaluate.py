@@ -53,6 +53,16 @@ def test_a_result_has_every_figure(result):
     assert result["temperature_1_over_0"]["16"] == pytest.approx(ratio)
 
 
+def test_prompts_beyond_the_context_are_left_out_and_a_set_of_them_is_refused(tmp_path):
+    target = write_target(tmp_path / "target")
+    head = write_head(tmp_path / "head", target)
+    options = {"tokens": 4, "budgets": (4,), "temperatures": (0.0,)}
+    some = evaluate(head, target, {"some": ["short", "long " * 80]}, tmp_path / "texts", **options)
+    assert some["prompts_per_set"] == {"some": 1}
+    with pytest.raises(ValueError, match="no prompt of long has at most 252 tokens"):
+        evaluate(head, target, {"long": ["long " * 80]}, tmp_path / "texts", **options)
+
+
 def test_larger_trees_emit_at_least_as_much_per_round(result):
     for part in by_temperature(result).values():
         assert part["mean"]["head_alone"]["16"] >= part["mean"]["head_alone"]["4"]
