@@ -43,7 +43,8 @@ def test_a_result_has_every_figure(result):
         for mode in ("as_served", "head_alone"):
             for nodes in map(str, BUDGETS):
                 figures = [part["sets"][name][mode][nodes] for name in SETS]
-                assert all(1 <= figure <= result["depth"] + 1 for figure in figures)
+                assert min(figures) >= 1
+                assert mode == "as_served" or max(figures) <= result["depth"] + 1
                 assert part["mean"][mode][nodes] == pytest.approx(np.mean(figures))
                 # every round emits its accepted tokens and one more; only the last token of a text can be cut off
                 accepted = np.mean([sum(part["sets"][n][f"accepted_by_depth_{mode}"][nodes]) for n in SETS])

@@ -132,6 +132,7 @@ def _at_temperature(
                 sets[key]["tokens"] = sum(one.tokens for one in played)
                 sets[key][mode][str(nodes)] = sets[key]["tokens"] / rounds
                 accepted = np.sum([one.accepted_by_depth for one in played], axis=0) / rounds
+                accepted = accepted if lookup else accepted[:depth]  # a look-up may go deeper than the head
                 sets[key].setdefault(f"accepted_by_depth_{mode}", {})[str(nodes)] = accepted.tolist()
     return {
         "sets": sets,
