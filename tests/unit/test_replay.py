@@ -88,9 +88,9 @@ def test_known_text_is_what_the_loop_emits(temperature):
 
 def test_a_cached_text_is_not_written_again(tmp_path):
     cache = TextCache(tmp_path, tmp_path / "no target", "hash", (0, 2))
-    cache._model = tied_target()
+    cache._loaded = tied_target()
     first = cache.get(PROMPTS, 6, (), [Sampling()] * len(PROMPTS))
-    cache._model = None  # loading the target would fail
+    cache._loaded = None  # loading the target would fail
     again = cache.get(PROMPTS[:2], 6, (), [Sampling()] * 2)
     for one, other in zip(first, again):
         assert one.prompt_length == other.prompt_length
@@ -98,3 +98,13 @@ def test_a_cached_text_is_not_written_again(tmp_path):
         np.testing.assert_array_equal(one.features, other.features)
     with pytest.raises(ConfigError):
         cache.get(PROMPTS[:1], 6, (), [Sampling(1.0, seed=1)])
+
+
+def test_another_head_gets_its_layers_of_a_cached_text(tmp_path):
+    caches = [TextCache(tmp_path, tmp_path / "no target", "hash", layers) for layers in ((0, 2), (2,))]
+    caches[0]._loaded, caches[1]._loaded = tied_target(), tied_target()
+    caches[1]._loaded.capture = (2,)
+    both, last = (cache.get(PROMPTS[:1], 6, (), [Sampling()])[0] for cache in caches)
+    assert len(list(tmp_path.iterdir())) == 3  # one text, two sets of features
+    np.testing.assert_array_equal(both.tokens, last.tokens)
+    np.testing.assert_allclose(both.features[:, 32:], last.features, rtol=2e-3, atol=2e-3)

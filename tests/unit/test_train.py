@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from jetspec_build.train import blocks as B
 from jetspec_build.train.capture import capture_shard
-from jetspec_build.train.corpus import Corpus
+from jetspec_build.train.corpus import ARRAYS, Corpus, describe, write_shard
 from jetspec_build.train.initialise import choose_draft_vocab, new_head
 from jetspec_build.train.known_text import known_texts
 from jetspec_build.train.loss import Candidates, soft_cross_entropy
@@ -74,6 +78,30 @@ def test_features_kept_while_generating_are_those_of_a_second_pass(target, tmp_p
         np.testing.assert_array_equal(kept.tokens[kept.answer_start - 2 : kept.answer_start], prompts.suffix)
         np.testing.assert_allclose(kept.features[:-1], again.features[:-1], atol=2e-3)
         np.testing.assert_allclose(kept.top_probs[3:-1], again.top_probs[3:-1], atol=1e-3)
+
+
+def test_a_corpus_says_what_its_features_are(tmp_path):
+    write_shard(tmp_path / "shard-0000", {name: np.zeros(1, np.int32) for name in ARRAYS})
+    assert Corpus(tmp_path).layers is None  # nothing was said
+    describe(tmp_path, [0, 2], 32, "hash")
+    describe(tmp_path, [0, 2], 32, "hash")
+    assert Corpus(tmp_path).layers == [0, 2]
+    with pytest.raises(ValueError, match="use another folder"):
+        describe(tmp_path, [0, 1], 32, "hash")
+
+
+def test_ids_of_a_large_vocabulary_are_kept_whole(tmp_path):
+    torch.manual_seed(0)
+    model = Llama(replace(TARGET, vocab_size=70_000, num_layers=1), (0,)).eval().requires_grad_(False)
+    rows = PromptFile(*(np.asarray(a, np.int32) for a in ([69_999, 5], [2], [0], [], [], [])))
+    generate(model, rows, tmp_path, tmp_path / "captured", tokens=300, size=2, seed=0)
+    sample = Corpus(tmp_path / "captured")[0]
+    assert sample.tokens[0] == 69_999 and sample.top_ids.max() > 1 << 16
+
+
+def test_generation_needs_no_tokenizer():
+    code = "import sys, jetspec_build.train.self_generate; sys.exit('tokenizers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_generation_goes_on_where_it_stopped(target, tmp_path):

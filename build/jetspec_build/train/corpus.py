@@ -30,7 +30,11 @@ class Sample(NamedTuple):
 
 
 class Corpus:
+    """`layers`: the captured target layers in the order of the features, None in a folder that does not say."""
+
     def __init__(self, directory: Path):
+        said = Path(directory) / DESCRIPTION
+        self.layers: list[int] | None = json.loads(said.read_text())["layers"] if said.exists() else None
         self.shards = [
             {name: np.load(shard / f"{name}.npy", mmap_mode="r") for name in ARRAYS}
             for shard in sorted(Path(directory).glob("shard-????"))

@@ -32,23 +32,34 @@ DEFINITION = __doc__.partition("\n\n")[2].strip().replace("\n", " ")
 
 
 class HeldOut:
-    """The target's texts on held-out prompts, by set."""
+    """The target's texts of at most `tokens` answer tokens on held-out prompts, by set.
 
-    def __init__(self, target: Path, layers: tuple[int, ...], sets: Mapping[str, Sequence[str]], cache: Path):
+    Prompts that leave no room for the answer in the target's context are left out. Raises ValueError when none is left.
+    """
+
+    def __init__(
+        self, target: Path, layers: tuple[int, ...], sets: Mapping[str, Sequence[str]], cache: Path, tokens: int
+    ):
         self.config = TargetConfig.load(target)
         self.hash = checkpoint_hash(target)
         self.encoder = PromptEncoder(target, self.config.max_position_embeddings)
         self._cache = TextCache(cache, target, self.hash, layers)
-        self._prompts = {
-            name: [self.encoder.encode(text, self.encoder.has_chat) for text in texts] for name, texts in sets.items()
-        }
+        self._tokens, room = tokens, self.config.max_position_embeddings - tokens
+        self.prompts = {}
+        for name, texts in sets.items():
+            encoded = [self.encoder.encode(text, self.encoder.has_chat) for text in texts]
+            self.prompts[name] = [ids for ids in encoded if len(ids) <= room]
+            if not self.prompts[name]:
+                raise ValueError(
+                    f"no prompt of {name} has at most {room} tokens; ask for shorter answers than {tokens}"
+                )
 
-    def texts(self, tokens: int, temperature: float) -> dict[str, list[tuple[KnownText, Sampling]]]:
-        """Every text of at most `tokens` answer tokens and what it was sampled with."""
+    def texts(self, temperature: float) -> dict[str, list[tuple[KnownText, Sampling]]]:
+        """Every text and what it was sampled with."""
         texts = {}
-        for name, prompts in self._prompts.items():
+        for name, prompts in self.prompts.items():
             samplings = [Sampling(temperature, seed=SEED + i) for i in range(len(prompts))]
-            made = self._cache.get(prompts, tokens, self.config.eos_token_ids, samplings)
+            made = self._cache.get(prompts, self._tokens, self.config.eos_token_ids, samplings)
             texts[name] = list(zip(made, samplings))
         return texts
 
@@ -68,12 +79,12 @@ def evaluate(
     depth: of the drafts, by default the head's.
     """
     head = DraftHead.load(head_directory)
-    held_out = HeldOut(target, head.config.target_layer_ids, sets, cache)
+    held_out = HeldOut(target, head.config.target_layer_ids, sets, cache, tokens)
     head.config.check_target(held_out.config)
     embedding = torch.from_numpy(load_tensors(target)["model.embed_tokens.weight"])
     results = {}
     for temperature in temperatures:
-        texts = held_out.texts(tokens, temperature)
+        texts = held_out.texts(temperature)
         drafts = {
             name: [(Drafts(head, embedding, text, depth), sampling) for text, sampling in some]
             for name, some in texts.items()
@@ -84,7 +95,7 @@ def evaluate(
         "definition": DEFINITION,
         "target": {"name": Path(target).name, "sha256": held_out.hash},
         "head": {"name": Path(head_directory).name, "sha256": checkpoint_hash(head_directory)},
-        "prompts_per_set": {name: len(texts) for name, texts in sets.items()},
+        "prompts_per_set": {name: len(prompts) for name, prompts in held_out.prompts.items()},
         "max_tokens": tokens,
         "depth": depth or head.config.depth,
         "temperature": temperatures[0],
@@ -121,6 +132,7 @@ def _at_temperature(
                 sets[key]["tokens"] = sum(one.tokens for one in played)
                 sets[key][mode][str(nodes)] = sets[key]["tokens"] / rounds
                 accepted = np.sum([one.accepted_by_depth for one in played], axis=0) / rounds
+                accepted = accepted if lookup else accepted[:depth]  # a look-up may go deeper than the head
                 sets[key].setdefault(f"accepted_by_depth_{mode}", {})[str(nodes)] = accepted.tolist()
     return {
         "sets": sets,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jetspec_triton.modules.llama import KVCache, Llama
+from jetspec_triton.modules.llama import KVCache, Llama, causal_mask
 from jetspec_triton.sampling import Sampling, sample
 from tqdm import tqdm
 
@@ -67,11 +67,11 @@ def known_texts(
 
 
 class TextCache:
-    """Known texts on disk, by what they depend on: target, captured layers, prompt, length and sampling."""
+    """Known texts on disk, by what they depend on: target, prompt, length and sampling; the features by layers too."""
 
     def __init__(self, directory: Path, target: Path, target_hash: str, layers: tuple[int, ...]):
         self._directory, self._target, self._hash, self._layers = Path(directory), target, target_hash, layers
-        self._model: Llama | None = None
+        self._loaded: Llama | None = None
 
     def get(
         self, prompts: Sequence[Sequence[int]], new_tokens: int, ends: Collection[int], samplings: Sequence[Sampling]
@@ -80,20 +80,39 @@ class TextCache:
         paths = [self._path(prompt, new_tokens, sampling) for prompt, sampling in zip(prompts, samplings)]
         missing = [i for i, path in enumerate(paths) if not path.exists()]
         if missing:
-            self._model = self._model or Llama.load(self._target, self._layers)
             some = [prompts[i] for i in missing], new_tokens, ends, [samplings[i] for i in missing]
-            self._directory.mkdir(parents=True, exist_ok=True)
-            for i, text in zip(missing, known_texts(self._model, *some)):
-                partial = paths[i].with_suffix(".partial.npz")
-                np.savez(partial, **text._asdict())
-                partial.rename(paths[i])
-        return [self._load(path) for path in paths]
+            for i, text in zip(missing, known_texts(self._model(), *some)):
+                _save(self._features_path(paths[i]), text.features)
+                _save(paths[i], text.tokens)
+        return [self._read(path, len(prompt)) for path, prompt in zip(paths, prompts)]
+
+    def _model(self) -> Llama:
+        self._loaded = self._loaded or Llama.load(self._target, self._layers)
+        return self._loaded
 
     def _path(self, prompt: Sequence[int], new_tokens: int, sampling: Sampling) -> Path:
-        key = repr((self._hash, self._layers, list(prompt), new_tokens, tuple(sampling)))
-        return self._directory / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
+        key = repr((self._hash, list(prompt), new_tokens, tuple(sampling)))
+        return self._directory / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npy"
 
-    @staticmethod
-    def _load(path: Path) -> KnownText:
-        with np.load(path) as saved:
-            return KnownText(saved["tokens"], int(saved["prompt_length"]), saved["features"])
+    def _features_path(self, path: Path) -> Path:
+        return path.with_name(f"{path.stem}-{'.'.join(map(str, self._layers))}.npy")
+
+    def _read(self, path: Path, prompt_length: int) -> KnownText:
+        tokens, features = np.load(path), self._features_path(path)
+        if not features.exists():  # the text is known from another head, which reads other layers
+            _save(features, _features(self._model(), tokens))
+        return KnownText(tokens, prompt_length, np.load(features))
+
+
+@torch.inference_mode()
+def _features(model: Llama, tokens: np.ndarray) -> np.ndarray:
+    """`(T - 1, n_layers * H)` float16 of tokens `(T,)`."""
+    place = torch.arange(len(tokens) - 1)[None]
+    return model(torch.from_numpy(tokens[:-1])[None], place, causal_mask(place.shape[1])).features[0].half().numpy()
+
+
+def _save(path: Path, array: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial.npy")
+    np.save(partial, array)
+    partial.rename(path)

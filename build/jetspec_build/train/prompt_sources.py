@@ -92,7 +92,11 @@ def generated_problems(datasets: Sequence[str], count: int, seed: int) -> list[s
 
     Raises ModuleNotFoundError without the package.
     """
-    from reasoning_gym import create_dataset
+    try:
+        from reasoning_gym import create_dataset
+    except ModuleNotFoundError as error:
+        message = f"{error}; install jetspec-triton[prompts], which has reasoning-gym, or give your own prompts"
+        raise ModuleNotFoundError(message) from error
 
     each = -(-count // len(datasets))
     made = (create_dataset(name, seed=seed, size=each) for name in datasets)

@@ -111,5 +111,4 @@ class Replay:
 
     def play(self, drafts: Drafts, sampling: Sampling, end_ids: frozenset[int]) -> Played:
         finish = self.stream(drafts, sampling, end_ids)[-1].finish
-        depths = finish.accepted_by_depth
-        return Played(finish.output_tokens - 1, finish.rounds - 1, depths)
+        return Played(finish.output_tokens - 1, finish.rounds - 1, finish.accepted_by_depth)

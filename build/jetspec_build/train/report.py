@@ -78,10 +78,10 @@ def _reliability(axes, result: dict) -> None:
 
 def _acceptance(axes, result: dict) -> None:
     for temperature, part in by_temperature(result).items():
-        for nodes, accepted in part["mean"]["accepted_by_depth_head_alone"].items():
+        for color, (nodes, accepted) in enumerate(part["mean"]["accepted_by_depth_head_alone"].items()):
             depths = range(1, len(accepted) + 1)
             style = "-" if temperature == 0 else "--"
-            axes.plot(depths, accepted, style, marker=".", label=f"{nodes} nodes, T={temperature:g}")
+            axes.plot(depths, accepted, f"C{color}{style}", marker=".", label=f"{nodes} nodes, T={temperature:g}")
     axes.set(xlabel="depth", ylabel="share of rounds that accept this deep (head alone)", ylim=(0, 1))
     axes.legend(fontsize="small", ncols=2)
 
