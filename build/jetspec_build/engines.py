@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from jetspec_triton.checkpoint import DraftConfig, TargetConfig, load_tensors
+from jetspec_triton.checkpoint import DraftConfig, TargetConfig
 from jetspec_triton.config import MANIFEST, Manifest
 from jetspec_triton.errors import ConfigError
+from jetspec_triton.weights import TARGET_IGNORED, head_shapes, load_weights, target_shapes
 
 from .graphs.draft_head import write_draft_head
 from .graphs.llama import write_target
@@ -42,11 +43,19 @@ def build_openvino(
         )
     (out / "draft").mkdir(parents=True, exist_ok=True)
     (out / MANIFEST).unlink(missing_ok=True)
-    tensors = {name.removeprefix("model."): array for name, array in load_tensors(target).items()}
+    tensors = load_weights(target, target_shapes(config), TARGET_IGNORED)
     write_target(config, tensors, draft_config.target_layer_ids, out / "target.onnx", int8=int8)
     embedding = tensors["embed_tokens.weight"]
     lm_head = tensors.get("lm_head.weight", embedding)
-    write_draft_head(draft_config, load_tensors(head), embedding, lm_head, DRAFT_WIDTH, out / "draft.onnx", int8=int8)
+    write_draft_head(
+        draft_config,
+        load_weights(head, head_shapes(draft_config)),
+        embedding,
+        lm_head,
+        DRAFT_WIDTH,
+        out / "draft.onnx",
+        int8=int8,
+    )
     for name in ("tokenizer.json", "chat_template.jinja"):
         if (target / name).is_file():
             shutil.copyfile(target / name, out / name)

@@ -6,6 +6,7 @@ context's K/V for good and the block's K/V where the next round overwrites it. W
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from .writer import GraphWriter
 
 def write_draft_head(
     config: DraftConfig,
-    tensors: dict[str, np.ndarray],
+    tensors: Mapping[str, np.ndarray],
     embedding: np.ndarray,
     lm_head: np.ndarray,
     width: int,
@@ -52,11 +53,15 @@ def write_draft_head(
         h = L.rms_norm(g, x, tensors[f"{prefix}.post_attention_layernorm.weight"], config.rms_norm_eps)
         x = g.op("Add", x, L.swiglu(g, h, tensors, f"{prefix}.mlp"))
     x = L.rms_norm(g, g.op("Gather", x, proposal_rows), tensors["norm.weight"], config.rms_norm_eps)
-    vocab = tensors.get("draft_vocab", np.arange(config.vocab_size, dtype=np.int32))
-    log_probs = g.op("LogSoftmax", g.linear(x, lm_head[vocab], "draft_lm_head"), axis=-1)
-    width = min(width, len(vocab))
+    vocab = tensors["draft_vocab"].astype(np.int32) if config.draft_vocab_size else None
+    proposed = lm_head if vocab is None else lm_head[vocab]
+    log_probs = g.op("LogSoftmax", g.linear(x, proposed, "draft_lm_head"), axis=-1)
+    width = min(width, len(proposed))
     values, index = g.ops("TopK", 2, log_probs, g.constant(np.array([width], np.int64)), axis=-1)
-    ids = g.op("Gather", g.constant(vocab.astype(np.int32), "draft_vocab"), index)
+    if vocab is None:
+        ids = g.op("Cast", index, to=int32)
+    else:
+        ids = g.op("Gather", g.constant(vocab, "draft_vocab"), index)
     g.output(ids, "ids", int32, ["P", width])
     g.output(values, "log_probs", TensorProto.FLOAT, ["P", width])
     g.save(path)
