@@ -1,11 +1,11 @@
-"""Tiny random checkpoints in the Hugging Face layout, and what `build_openvino` makes of them."""
+"""Tiny random checkpoints in the Hugging Face layout, and what `build_engine` makes of them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import torch
-from jetspec_build.engines import build_openvino
+from jetspec_build.engines import Order, build_engine
 from jetspec_triton.checkpoint import DraftConfig
 from jetspec_triton.drafts.openvino import OpenVINODraft
 from jetspec_triton.drafts.torch import TorchDraft
@@ -96,7 +96,7 @@ class Built:
         write_target(self.checkpoint, tied, seed, family, heads)
         write_head(self.head, draft_vocab)
         limits = {"slots": SLOTS, "context": CONTEXT, "rows_per_step": ROWS, "draft_depth": draft_depth}
-        build_openvino(self.checkpoint, self.head, self.engines, int8=int8, **limits)
+        build_engine(Order(self.checkpoint, self.head, int8=int8, **limits), self.engines)
         self.model = Llama.load(self.checkpoint, LAYERS)
 
     def target(self) -> OpenVINOTarget:
