@@ -246,7 +246,7 @@ def _required(directory: str | Path, raw: dict, name: str):
 
 def _eos_ids(directory: str | Path, raw: dict) -> tuple[int, ...]:
     generation = Path(directory) / "generation_config.json"
-    stated = [raw, json.loads(generation.read_text())] if generation.is_file() else [raw]
+    stated = [raw, read_json(generation)] if generation.is_file() else [raw]
     ids: dict[int, None] = {}
     for values in stated:
         eos = values.get("eos_token_id")
@@ -258,4 +258,12 @@ def _read_config(directory: str | Path) -> dict:
     path = Path(directory) / "config.json"
     if not path.is_file():
         raise ConfigError(f"{path} does not exist; expected a Hugging Face checkpoint directory")
-    return json.loads(path.read_text())
+    return read_json(path)
+
+
+def read_json(path: Path) -> dict:
+    """Raises `ConfigError` when the file holds something else, as after a download that broke off."""
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise ConfigError(f"{path} is not JSON ({error}); download it again") from None

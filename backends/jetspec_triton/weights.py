@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 
-from .checkpoint import DraftConfig, TargetConfig
+from .checkpoint import DraftConfig, TargetConfig, read_json
 from .errors import ConfigError
 
 INDEX = "model.safetensors.index.json"
@@ -21,11 +20,14 @@ class Tensors(Mapping[str, np.ndarray]):
 
     def __init__(self, files: list[Path]):
         import ml_dtypes  # noqa: F401  teaches NumPy bfloat16
-        from safetensors import safe_open
+        from safetensors import SafetensorError, safe_open
 
         self._files = {}
         for file in files:
-            opened = safe_open(file, framework="np")
+            try:
+                opened = safe_open(file, framework="np")
+            except SafetensorError as error:
+                raise ConfigError(f"{file} is no complete safetensors file ({error}); download it again") from None
             for stored in opened.keys():
                 name = stored.removeprefix("model.")
                 if name in self._files:
@@ -67,7 +69,7 @@ def checkpoint_files(directory: str | Path) -> list[Path]:
     directory = Path(directory)
     index = directory / INDEX
     if index.is_file():
-        files = [directory / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+        files = [directory / name for name in sorted(set(read_json(index)["weight_map"].values()))]
         if missing := [file.name for file in files if not file.is_file()]:
             raise ConfigError(f"{index} names files that are not there: {', '.join(missing)}; download them")
         return files

@@ -47,6 +47,8 @@ def build_parts(parts: list[Part], directory: Path, tell: Callable[[str], None])
     state_file = directory / STATE
     state = json.loads(state_file.read_text()) if state_file.is_file() else {}
     hashed: dict[Path, str] = {}
+    inputs = {path for part in parts for path in part.inputs}
+    tell(f"hashing the inputs, {size_text(sum(path.stat().st_size for path in inputs))} ...")
     for number, part in enumerate(parts, 1):
         label, inputs = f"[{number}/{len(parts)}] {part.name}:", part.digest(hashed)
         if _is_finished(state.get(part.name), inputs, directory):

@@ -57,7 +57,7 @@ class Plan(NamedTuple):
         """The plan for a person. Memory to build leaves out the checkpoint's mapped pages, which the system can drop."""
         order, target, head = self.order, self.target, self.head
         largest = max(prod(shape) for shape in (target_shapes(target) | head_shapes(head)).values())
-        building = 2 * max(part.size for part in self.parts) + 3 * 4 * largest
+        building = 2 * max(part.size for part in self.parts) + 4 * 4 * largest
         serving = engine_of(order.engine).serving_bytes(order, target, head)
         weights = "int8" if order.int8 else "float32"
         lines = [

@@ -165,6 +165,13 @@ def test_a_head_that_would_be_computed_wrongly_is_refused(tmp_path, change, word
     assert [word for word in words if word not in str(refused.value)] == []
 
 
+def test_a_config_that_is_no_json_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3", ')
+    for load in (DraftConfig.load, TargetConfig.load):
+        with pytest.raises(ConfigError, match="config.json is not JSON"):
+            load(tmp_path)
+
+
 @pytest.mark.parametrize(
     "config", [DRAFT_CONFIG, replace(DRAFT_CONFIG, draft_vocab_size=40, rope_theta=1e6, head_dim=16)]
 )

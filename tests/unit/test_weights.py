@@ -79,6 +79,15 @@ def test_a_shard_that_was_not_downloaded_is_refused_by_name(tmp_path):
         load_tensors(tmp_path)
 
 
+@pytest.mark.parametrize("keep", [0, 40, -1], ids=["empty", "header", "last byte"])
+def test_a_download_that_broke_off_is_refused_by_name(tmp_path, keep):
+    tiny_head().save(tmp_path)
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:keep])
+    with pytest.raises(ConfigError, match="model.safetensors.*download it again"):
+        load_tensors(tmp_path)
+
+
 def test_a_name_that_two_files_hold_is_refused(tmp_path):
     save_file({"x": torch.tensor([1.0])}, tmp_path / "a.safetensors")
     save_file({"model.x": torch.tensor([1.0])}, tmp_path / "b.safetensors")
