@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
-from .errors import InvalidRequest
+from .errors import ConfigError, InvalidRequest
 
 _CONTENT = "\ue000content\ue000"  # private-use characters: no template holds them
 
 
 class PromptEncoder:
-    """directory: holds `tokenizer.json` and, for chats, `chat_template.jinja`. context: most tokens a prompt can have."""
+    """directory: holds `tokenizer.json` and, for chats, a template: in `chat_template.jinja`, or in `tokenizer_config.json`.
+
+    context: most tokens a prompt can have. Raises `ConfigError` when the template does not show a user's turn as it is.
+    """
 
     def __init__(self, directory: Path, context: int):
         self.tokenizer = Tokenizer.from_file(str(Path(directory) / "tokenizer.json"))
@@ -22,8 +26,8 @@ class PromptEncoder:
         self._plain.encode_special_tokens = True
         self._context = context
         self._longest = max(len(token) for token in self.tokenizer.get_vocab())
-        template = Path(directory) / "chat_template.jinja"
-        self._chat_ends = _chat_ends(template.read_text()) if template.is_file() else None
+        template, tokens = _read_template(Path(directory))
+        self._chat_ends = None if template is None else _chat_ends(template, tokens)
 
     @property
     def has_chat(self) -> bool:
@@ -54,17 +58,41 @@ class PromptEncoder:
         return before, after
 
 
-def _chat_ends(template: str) -> tuple[str, str]:
+def _read_template(directory: Path) -> tuple[str | None, dict[str, str]]:
+    """The chat template, None without one, and the special tokens it may write by name (`bos_token` and the like)."""
+    file, settings = directory / "tokenizer_config.json", {}
+    if file.is_file():
+        settings = json.loads(file.read_text())
+    template = settings.get("chat_template")
+    if isinstance(template, list):  # several by name
+        template = next((one["template"] for one in template if one["name"] == "default"), None)
+    if (own := directory / "chat_template.jinja").is_file():
+        template = own.read_text()
+    tokens = {"bos_token": "", "eos_token": ""}
+    for name, value in settings.items():
+        if name.endswith("_token") and value:
+            tokens[name] = value["content"] if isinstance(value, dict) else str(value)
+    return template, tokens
+
+
+def _chat_ends(template: str, tokens: dict[str, str]) -> tuple[str, str]:
     """What the template writes before and after the content of a single user message."""
 
     def raise_exception(message: str):
         raise jinja2.TemplateError(message)
 
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
     environment.globals["raise_exception"] = raise_exception
     messages = [{"role": "user", "content": _CONTENT}]
-    rendered = environment.from_string(template).render(
-        messages=messages, add_generation_prompt=True, bos_token="", eos_token=""
-    )
-    before, after = rendered.split(_CONTENT)
-    return before, after
+    try:
+        rendered = environment.from_string(template).render(messages=messages, add_generation_prompt=True, **tokens)
+    except jinja2.TemplateError as error:
+        raise ConfigError(f"the chat template cannot render one user message ({error}); correct or remove it") from None
+    ends = rendered.split(_CONTENT)
+    if len(ends) != 2:
+        raise ConfigError(
+            f"the chat template writes a user's message {len(ends) - 1} times, 1 is needed; correct or remove it"
+        )
+    return ends[0], ends[1]

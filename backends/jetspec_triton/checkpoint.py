@@ -1,7 +1,4 @@
-"""What a checkpoint directory says: the configuration of a target and of a draft head, and its tensors.
-
-Both follow the Hugging Face layout: `config.json` beside one or more `*.safetensors` files.
-"""
+"""What a checkpoint directory says: the configuration of a target and of a draft head, in the Hugging Face layout."""
 
 from __future__ import annotations
 
@@ -9,14 +6,17 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from .errors import ConfigError
+
+MODEL_TYPES = ("llama", "qwen3")
 
 
 @dataclass(frozen=True)
 class TargetConfig:
-    """A decoder-only target (Llama family). Sizes are in elements, `rope_theta` is the RoPE base."""
+    """A dense decoder-only target, Llama family or Qwen3. Sizes are in elements, `rope_theta` is the RoPE base.
+
+    `eos_token_ids` are those of `config.json` and `generation_config.json` together.
+    """
 
     model_type: str
     hidden_size: int
@@ -32,32 +32,27 @@ class TargetConfig:
     max_position_embeddings: int
     eos_token_ids: tuple[int, ...]
 
+    @property
+    def qk_norm(self) -> bool:
+        """Whether every head's query and key pass an RMSNorm before RoPE."""
+        return self.model_type == "qwen3"
+
     @classmethod
     def load(cls, directory: str | Path) -> TargetConfig:
-        """Read `directory/config.json`. Raises `ConfigError` for an architecture without a graph here."""
+        """Read `directory/config.json`. Raises `ConfigError` for what would be computed wrongly here."""
         raw = _read_config(directory)
         model_type = raw.get("model_type")
-        if model_type != "llama":
+        if model_type not in MODEL_TYPES:
             raise ConfigError(
-                f"{directory}: model_type is {model_type!r}, supported is 'llama'; point at a Llama-family checkpoint"
+                f"{directory}: model_type is {model_type!r}, supported are {', '.join(MODEL_TYPES)}; "
+                "point at a checkpoint of one of these"
             )
-        for name in ("rope_scaling", "rope_parameters"):
-            scaling = raw.get(name) or {}
-            if scaling.get("rope_type", scaling.get("type")) not in (None, "default"):
-                raise ConfigError(f"{directory}: {name} {scaling} is not supported; use a checkpoint without it")
-        for name, served in (("attention_bias", False), ("mlp_bias", False), ("hidden_act", "silu")):
-            if raw.get(name, served) != served:
-                raise ConfigError(
-                    f"{directory}: {name} is {raw[name]!r}, supported is {served!r}; use another checkpoint"
-                )
-        eos = raw.get("eos_token_id")
-        eos_ids = tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,)
         return cls(
             model_type=model_type,
-            **_sizes(raw),
+            **_sizes(directory, raw),
             tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
-            max_position_embeddings=raw["max_position_embeddings"],
-            eos_token_ids=eos_ids,
+            max_position_embeddings=_required(directory, raw, "max_position_embeddings"),
+            eos_token_ids=_eos_ids(directory, raw),
         )
 
 
@@ -96,32 +91,39 @@ class DraftConfig:
     def load(cls, directory: str | Path) -> DraftConfig:
         """Read a published-format head. Raises `ConfigError` when its mask is not plainly causal."""
         raw = _read_config(directory)
-        nested = {**raw.get("dflash_config", {}), **raw.get("jetspec_config", {})}
-        _require_causal(directory, raw)
+        nested = _nested(raw)
+        _require_causal(directory, nested)
+        places = {**{f"{part}.": values for part, values in nested.items()}, "": raw}
+
+        def stated(name: str, default=None):
+            found = {f"{place}{name}": values[name] for place, values in places.items() if values.get(name) is not None}
+            if any(value != next(iter(found.values())) for value in found.values()):
+                raise ConfigError(f"{directory}: config.json contradicts itself, {found}; correct it")
+            return next(iter(found.values()), default)
 
         def required(name: str):
-            value = nested.get(name, raw.get(name))
-            if value is None:
+            if (value := stated(name)) is None:
                 raise ConfigError(f"{directory}: {name} is missing in config.json; the head cannot be run without it")
             return value
 
+        sizes = _sizes(directory, raw)
         layer_ids = required("target_layer_ids")
         if not layer_ids:
             raise ConfigError(f"{directory}: target_layer_ids is empty; the head cannot be fed without it")
-        feature_size = nested.get("target_hidden_size", raw["hidden_size"])
-        if feature_size != raw["hidden_size"]:
+        feature_size = stated("target_hidden_size", sizes["hidden_size"])
+        if feature_size != sizes["hidden_size"]:
             raise ConfigError(
-                f"{directory}: target_hidden_size is {feature_size}, the head's hidden_size is {raw['hidden_size']}; "
+                f"{directory}: target_hidden_size is {feature_size}, the head's hidden_size is {sizes['hidden_size']}; "
                 "they must be equal, the head shares the target's embedding"
             )
         return cls(
-            **_sizes(raw),
+            **sizes,
             block_size=required("block_size"),
             target_layer_ids=tuple(layer_ids),
             num_target_layers=required("num_target_layers"),
             mask_token_id=required("mask_token_id"),
-            draft_vocab_size=nested.get("draft_vocab_size", 0),
-            parent_size=nested.get("parent_size", 0),
+            draft_vocab_size=stated("draft_vocab_size", 0),
+            parent_size=stated("parent_size", 0),
         )
 
     def to_json(self) -> dict:
@@ -171,71 +173,101 @@ class DraftConfig:
             )
 
 
-def _require_causal(directory: str | Path, raw: dict) -> None:
+def _nested(raw: dict) -> dict[str, dict]:
+    """The parts of a head's configuration beside its root, those that are there."""
+    return {part: raw[part] for part in ("dflash_config", "jetspec_config") if isinstance(raw.get(part), dict)}
+
+
+def _require_causal(directory: str | Path, nested: dict[str, dict]) -> None:
+    """`causal_head` or `causal` in either part says it, and so does having a `jetspec_config`; none may deny it."""
     found = {
-        f"{part}.{key}": raw[part][key]
-        for part in ("dflash_config", "jetspec_config")
+        f"{part}.{key}": values[key]
+        for part, values in nested.items()
         for key in ("causal_head", "causal")
-        if key in raw.get(part, {})
+        if key in values
     }
-    if "jetspec_config" in raw:
+    if "jetspec_config" in nested:
         found["jetspec_config"] = True
-    if not found or not all(found.values()):
+    if not found or not all(value is True for value in found.values()):
         raise ConfigError(
             f"{directory}: cannot tell that the head's mask is causal ({found}); a head with another mask loses "
             "acceptance silently. Set dflash_config.causal_head to true if the head was trained causally"
         )
 
 
-def _sizes(raw: dict) -> dict:
-    """The fields that every decoder's configuration has."""
-    heads, rope = raw["num_attention_heads"], raw.get("rope_parameters") or {}
+# What a decoder's configuration may state, and the only value that is computed here.
+_SERVED = {
+    "attention_bias": False,
+    "mlp_bias": False,
+    "hidden_act": "silu",
+    "use_sliding_window": False,
+    "partial_rotary_factor": 1.0,
+    "quantization_config": None,
+}
+
+
+def _sizes(directory: str | Path, raw: dict) -> dict:
+    """The fields that every decoder's configuration has. Refuses what the graphs do not compute."""
+    for name in ("rope_scaling", "rope_parameters"):
+        scaling = raw.get(name) or {}
+        if scaling.get("rope_type", scaling.get("type")) not in (None, "default"):
+            raise ConfigError(f"{directory}: {name} {scaling} is not supported; use a checkpoint without it")
+    for name, served in _SERVED.items():
+        if raw.get(name, served) not in (served, None):
+            raise ConfigError(f"{directory}: {name} is {raw[name]!r}, supported is {served!r}; use another checkpoint")
+    if other := sorted(set(raw.get("layer_types") or []) - {"full_attention"}):
+        raise ConfigError(
+            f"{directory}: layer_types has {', '.join(other)}, supported is full_attention; use another checkpoint"
+        )
+    heads, rope = _required(directory, raw, "num_attention_heads"), raw.get("rope_parameters") or {}
+    if raw.get("model_type") == "qwen3":  # whose defaults do not follow from the other sizes
+        kv_heads, head_dim = (_required(directory, raw, name) for name in ("num_key_value_heads", "head_dim"))
+    else:
+        kv_heads = raw.get("num_key_value_heads") or heads
+        head_dim = raw.get("head_dim") or _required(directory, raw, "hidden_size") // heads
+    if heads % kv_heads:
+        raise ConfigError(
+            f"{directory}: {heads} query heads cannot share {kv_heads} key heads evenly; use another checkpoint"
+        )
     return {
-        "hidden_size": raw["hidden_size"],
-        "intermediate_size": raw["intermediate_size"],
-        "num_layers": raw["num_hidden_layers"],
+        "hidden_size": _required(directory, raw, "hidden_size"),
+        "intermediate_size": _required(directory, raw, "intermediate_size"),
+        "num_layers": _required(directory, raw, "num_hidden_layers"),
         "num_heads": heads,
-        "num_kv_heads": raw.get("num_key_value_heads") or heads,
-        "head_dim": raw.get("head_dim") or raw["hidden_size"] // heads,
-        "vocab_size": raw["vocab_size"],
-        "rms_norm_eps": raw["rms_norm_eps"],
+        "num_kv_heads": kv_heads,
+        "head_dim": head_dim,
+        "vocab_size": _required(directory, raw, "vocab_size"),
+        "rms_norm_eps": _required(directory, raw, "rms_norm_eps"),
         "rope_theta": float(raw.get("rope_theta") or rope.get("rope_theta") or 10000.0),
     }
+
+
+def _required(directory: str | Path, raw: dict, name: str):
+    if raw.get(name) is None:
+        raise ConfigError(f"{directory}: {name} is missing in config.json; expected a complete Hugging Face checkpoint")
+    return raw[name]
+
+
+def _eos_ids(directory: str | Path, raw: dict) -> tuple[int, ...]:
+    generation = Path(directory) / "generation_config.json"
+    stated = [raw, read_json(generation)] if generation.is_file() else [raw]
+    ids: dict[int, None] = {}
+    for values in stated:
+        eos = values.get("eos_token_id")
+        ids |= dict.fromkeys(eos if isinstance(eos, list) else [] if eos is None else [eos])
+    return tuple(ids)
 
 
 def _read_config(directory: str | Path) -> dict:
     path = Path(directory) / "config.json"
     if not path.is_file():
         raise ConfigError(f"{path} does not exist; expected a Hugging Face checkpoint directory")
-    return json.loads(path.read_text())
+    return read_json(path)
 
 
-_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "|i1", "U8": "|u1"}
-
-
-def load_tensors(directory: str | Path) -> dict[str, np.ndarray]:
-    """All tensors of the directory's safetensors files: floats as float32 (bfloat16 too), integers as they are."""
-    from safetensors import deserialize
-
-    files = sorted(Path(directory).glob("*.safetensors"))
-    if not files:
-        raise ConfigError(f"{directory} holds no *.safetensors file; expected a Hugging Face checkpoint directory")
-    tensors = {}
-    for file in files:
-        for name, stored in deserialize(file.read_bytes()):
-            tensors[name] = _to_numpy(name, stored)
-    return tensors
-
-
-def _to_numpy(name: str, stored: dict) -> np.ndarray:
-    if stored["dtype"] == "BF16":  # the upper half of a float32; NumPy has no such type
-        array = (np.frombuffer(stored["data"], "<u2").astype(np.uint32) << 16).view(np.float32)
-    elif stored["dtype"] in _DTYPES:
-        array = np.frombuffer(stored["data"], _DTYPES[stored["dtype"]])
-        if array.dtype.kind == "f":
-            array = array.astype(np.float32)
-    else:
-        raise ConfigError(
-            f"tensor {name} is {stored['dtype']}, supported are BF16 and {', '.join(_DTYPES)}; convert it"
-        )
-    return array.reshape(stored["shape"]).copy() if not array.flags.writeable else array.reshape(stored["shape"])
+def read_json(path: Path) -> dict:
+    """Raises `ConfigError` when the file holds something else, as after a download that broke off."""
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise ConfigError(f"{path} is not JSON ({error}); download it again") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 
 from .errors import ConfigError
@@ -17,6 +17,8 @@ class Manifest:
 
     slots: sequences decoded at once. context: rows a slot can commit. rows_per_step: nodes of one step, all rows together.
     draft_depth: tokens the head proposes, at most what it was trained for.
+    How it was built: device; files: SHA-256 by name in the directory; versions: of the libraries that matter, by package;
+    profiles: row counts with a compiled form of their own.
     """
 
     engine: str
@@ -27,6 +29,10 @@ class Manifest:
     context: int
     rows_per_step: int
     draft_depth: int
+    device: str = ""
+    files: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    profiles: list[int] = field(default_factory=list)
 
     def __post_init__(self):
         if self.engine != "openvino":
@@ -49,13 +55,17 @@ class Manifest:
         if not path.is_file():
             raise ConfigError(f"{path} does not exist; run `jetspec build` first, it writes it last")
         values = json.loads(path.read_text())
-        known = set(cls.__dataclass_fields__)
-        if values.keys() != known:
+        known = {f.name for f in fields(cls)}
+        needed = {f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING}
+        if not needed <= values.keys() <= known:
             raise ConfigError(
-                f"{path} was written by another version (missing: {sorted(known - values.keys())}, "
+                f"{path} was written by another version (missing: {sorted(needed - values.keys())}, "
                 f"unknown: {sorted(values.keys() - known)}); rebuild the engine"
             )
-        return cls(**values)
+        manifest = cls(**values)
+        if missing := [name for name in manifest.files if not (path.parent / name).is_file()]:
+            raise ConfigError(f"{path.parent} is incomplete, it lacks {', '.join(missing)}; run `jetspec build` again")
+        return manifest
 
     def save(self, directory: Path) -> None:
         (Path(directory) / MANIFEST).write_text(json.dumps(asdict(self), indent=2) + "\n")

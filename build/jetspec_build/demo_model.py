@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 from jetspec_triton.config import MANIFEST
 
-from .engines import build_openvino
+from .engines import Order, build_engine
 from .gguf_import import download_demo_gguf, import_gguf
+from .openvino_engine import builder_digest
+from .parts import sha256_of
 
 NAME = "smollm2-135m-instruct"
 
@@ -21,17 +22,9 @@ def set_up(root: Path) -> None:
         file = download_demo_gguf(root / ".cache")
         print("importing its weights, tokenizer and chat template ...", flush=True)
         import_gguf(file, model)
-    stamp, fingerprint = engine / "fingerprint", _fingerprint(head)
+    stamp, fingerprint = engine / "fingerprint", builder_digest() + sha256_of(sorted(head.glob("*.*")))
     if (engine / MANIFEST).is_file() and stamp.is_file() and stamp.read_text() == fingerprint:
         return
     print("building the target's and the draft head's graphs with int8 weights ...", flush=True)
-    build_openvino(model, head, engine)
+    build_engine(Order(model, head), engine)
     stamp.write_text(fingerprint)
-
-
-def _fingerprint(head: Path) -> str:
-    digest = hashlib.sha256()
-    sources = Path(__file__).parent
-    for file in [*sorted(sources.glob("graphs/*.py")), sources / "engines.py", *sorted(head.glob("*.*"))]:
-        digest.update(file.read_bytes())
-    return digest.hexdigest()

@@ -1,55 +1,105 @@
-"""From a target and a draft head to a directory that the CPU engine serves."""
+"""From a target and a draft head to an engine directory, by a table of engines."""
 
 from __future__ import annotations
 
-import shutil
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
-from jetspec_triton.checkpoint import DraftConfig, TargetConfig, load_tensors
+from jetspec_triton.checkpoint import DraftConfig, TargetConfig
 from jetspec_triton.config import MANIFEST, Manifest
 from jetspec_triton.errors import ConfigError
+from jetspec_triton.weights import TARGET_IGNORED, head_shapes, load_weights, target_shapes
 
-from .graphs.draft_head import write_draft_head
-from .graphs.llama import write_target
+from . import openvino_engine
+from .model_repository import CPU, Flavour
+from .parts import Part, build_parts
 
-DRAFT_WIDTH = 16  # candidates per depth that the head returns; sampling weighs them with its noise
 
-
-def build_openvino(
-    target: Path,
-    head: Path,
-    out: Path,
-    *,
-    int8: bool = True,
-    slots: int = 8,
-    context: int = 2048,
-    rows_per_step: int = 64,
-    draft_depth: int = 3,
-) -> None:
-    """Write `out/`: both graphs, both configurations, the tokenizer and the chat template.
-
-    int8: store weights as int8 with one scale per output row (activations stay float32). The limits are those of
-    `Manifest`. Raises `ConfigError` when the head was not made for the target or a limit is out of range.
+@dataclass(frozen=True)
+class Order:
+    """What to build. target, head: checkpoint directories. int8: store weights as int8 with one scale per output row
+    (activations stay float32). The limits are those of `Manifest`.
     """
-    manifest = Manifest("openvino", target.name, head.name, int8, slots, context, rows_per_step, draft_depth)
-    config, draft_config = TargetConfig.load(target), DraftConfig.load(head)
-    draft_config.check_target(config)
-    if draft_depth > draft_config.depth:
-        raise ConfigError(f"draft_depth is {draft_depth}, the head was trained for {draft_config.depth}; lower it")
-    if context > config.max_position_embeddings:
-        raise ConfigError(
-            f"context is {context}, the target knows {config.max_position_embeddings} positions; lower it"
-        )
-    (out / "draft").mkdir(parents=True, exist_ok=True)
+
+    target: Path
+    head: Path
+    engine: str = "openvino"
+    int8: bool = True
+    slots: int = 8
+    context: int = 2048
+    rows_per_step: int = 64
+    draft_depth: int = 3
+
+    def manifest(self, **built) -> Manifest:
+        limits = (self.slots, self.context, self.rows_per_step, self.draft_depth)
+        return Manifest(self.engine, self.target.name, self.head.name, self.int8, *limits, **built)
+
+    def check(self) -> tuple[TargetConfig, DraftConfig]:
+        """Raises `ConfigError` unless the head was made for the target, both are complete and the limits fit them."""
+        engine_of(self.engine)
+        self.manifest()
+        target, head = TargetConfig.load(self.target), DraftConfig.load(self.head)
+        head.check_target(target)
+        load_weights(self.target, target_shapes(target), TARGET_IGNORED)
+        load_weights(self.head, head_shapes(head))
+        for name, value, limit, remedy in (
+            ("draft_depth", self.draft_depth, head.depth, "the head was trained for"),
+            ("context", self.context, target.max_position_embeddings, "the positions that the target knows are"),
+            ("slots", self.slots, self.rows_per_step, "every sequence needs a row of a step, rows_per_step is"),
+        ):
+            if value > limit:
+                raise ConfigError(f"{name} is {value}, {remedy} {limit}; lower it")
+        return target, head
+
+
+class Engine(NamedTuple):
+    """A row of the table: how an engine is built and served.
+
+    parts: what it consists of. serving_bytes: weights and caches it holds at least. profiles: row counts with a compiled
+    form of their own. libraries: packages whose versions the manifest records. device: what it was built for.
+    """
+
+    parts: Callable[[Order, TargetConfig, DraftConfig], list[Part]]
+    serving_bytes: Callable[[Order, TargetConfig, DraftConfig], dict[str, int]]
+    profiles: Callable[[], list[int]]
+    libraries: tuple[str, ...]
+    device: Callable[[], str]
+    flavour: Flavour
+
+
+ENGINES = {
+    "openvino": Engine(
+        openvino_engine.parts,
+        openvino_engine.serving_bytes,
+        openvino_engine.profiles,
+        ("openvino", "onnx", "numpy", "safetensors"),
+        lambda: "CPU",
+        CPU,
+    ),
+}
+NOT_BUILT_HERE = ("tensorrt", "tensorrt_llm")
+
+
+def engine_of(name: str) -> Engine:
+    """Raises `ConfigError` for an engine that this version cannot build."""
+    if name not in ENGINES:
+        why = "is not built by this version yet" if name in NOT_BUILT_HERE else "is unknown"
+        raise ConfigError(f"engine {name} {why}, supported: {', '.join(ENGINES)}; use --engine {next(iter(ENGINES))}")
+    return ENGINES[name]
+
+
+def build_engine(order: Order, out: Path, tell: Callable[[str], None] = lambda line: None) -> Manifest:
+    """Write the engine directory `out`; what a former run finished from the same inputs is kept. Raises `ConfigError`."""
+    target, head = order.check()
+    engine = engine_of(order.engine)
+    parts = engine.parts(order, target, head)
     (out / MANIFEST).unlink(missing_ok=True)
-    tensors = {name.removeprefix("model."): array for name, array in load_tensors(target).items()}
-    write_target(config, tensors, draft_config.target_layer_ids, out / "target.onnx", int8=int8)
-    embedding = tensors["embed_tokens.weight"]
-    lm_head = tensors.get("lm_head.weight", embedding)
-    write_draft_head(draft_config, load_tensors(head), embedding, lm_head, DRAFT_WIDTH, out / "draft.onnx", int8=int8)
-    for name in ("tokenizer.json", "chat_template.jinja"):
-        if (target / name).is_file():
-            shutil.copyfile(target / name, out / name)
-    shutil.copyfile(head / "config.json", out / "draft" / "config.json")
-    shutil.copyfile(target / "config.json", out / "config.json")
+    files = build_parts(parts, out, tell)
+    versions = {name: version(name) for name in engine.libraries} | {"python": platform.python_version()}
+    manifest = order.manifest(device=engine.device(), files=files, versions=versions, profiles=engine.profiles())
     manifest.save(out)  # last: marks a complete build
+    return manifest

@@ -55,10 +55,12 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _add_build(commands) -> None:
-    build = commands.add_parser("build", help="build an engine directory from a target and a draft head")
+    build = commands.add_parser("build", help="build a ready model repository from a target and a draft head")
     build.add_argument("--target", type=Path, required=True, help="Hugging Face checkpoint directory")
     build.add_argument("--head", type=Path, required=True, help="draft head directory")
-    build.add_argument("--out", type=Path, required=True)
+    build.add_argument("--out", type=Path, required=True, help="folder for engine/ and model_repository/")
+    build.add_argument("--engine", default="openvino", help="openvino, tensorrt or tensorrt_llm")
+    build.add_argument("--dry-run", action="store_true", help="print files, sizes and steps, write nothing")
     build.add_argument("--slots", type=int, default=8, help="sequences decoded at once")
     build.add_argument("--context", type=int, default=2048, help="tokens of prompt and answer together")
     build.add_argument("--rows-per-step", type=int, default=64, help="nodes of one step, all sequences together")
@@ -93,21 +95,22 @@ def _setup(args) -> int:
 
 
 def _build(args) -> int:
-    from jetspec_build.engines import build_openvino
+    from jetspec_build.engines import Order
+    from jetspec_build.plan import Plan
     from jetspec_triton.errors import ConfigError
 
-    limits = {
-        "slots": args.slots,
-        "context": args.context,
-        "rows_per_step": args.rows_per_step,
-        "draft_depth": args.draft_depth,
-    }
+    limits = {name: getattr(args, name) for name in ("slots", "context", "rows_per_step", "draft_depth")}
+    order = Order(args.target.resolve(), args.head.resolve(), args.engine, not args.float32, **limits)
     try:
-        build_openvino(args.target, args.head, args.out, int8=not args.float32, **limits)
-    except ConfigError as error:
+        plan = Plan.make(order, args.out)
+        print(plan.describe(), flush=True)
+        if args.dry_run:
+            return 0
+        repository = plan.run(ROOT, lambda line: print(line, flush=True))
+    except (ConfigError, OSError) as error:
         print(f"jetspec build: {error}", file=sys.stderr)
         return 1
-    print(f"built {args.out}")
+    print(f"ready; serve it with: jetspec serve --model-repository {repository}")
     return 0
 
 

@@ -1,11 +1,11 @@
-"""Tiny random checkpoints in the Hugging Face layout, and what `build_openvino` makes of them."""
+"""Tiny random checkpoints in the Hugging Face layout, and what `build_engine` makes of them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import torch
-from jetspec_build.engines import build_openvino
+from jetspec_build.engines import Order, build_engine
 from jetspec_triton.checkpoint import DraftConfig
 from jetspec_triton.drafts.openvino import OpenVINODraft
 from jetspec_triton.drafts.torch import TorchDraft
@@ -15,23 +15,36 @@ from jetspec_triton.modules.llama import Llama
 from jetspec_triton.targets.base import TargetLimits
 from jetspec_triton.targets.openvino import OpenVINOTarget
 from jetspec_triton.targets.torch import TorchTarget
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 VOCAB = 96
 LAYERS = (0, 2)  # captured by the head
 SLOTS, CONTEXT, ROWS = 4, 96, 40  # three cache blocks a slot, and a part of one
 
 
-def write_target(directory: Path, tied: bool, seed: int = 2) -> LlamaForCausalLM:
-    """A random Llama whose text is not one repeated token."""
+FAMILIES = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}
+
+
+def write_target(
+    directory: Path,
+    tied: bool,
+    seed: int = 2,
+    family: str = "llama",
+    heads: tuple[int, int] = (4, 2),
+    dtype: torch.dtype = torch.float32,
+    vocab: int = VOCAB,
+    **save,
+) -> PreTrainedModel:
+    """A random target whose text is not one repeated token, saved in `dtype`; the one returned computes in float32."""
     torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=VOCAB,
+    make_config, make_model = FAMILIES[family]
+    config = make_config(
+        vocab_size=vocab,
         hidden_size=64,
         intermediate_size=96,
         num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        num_attention_heads=heads[0],
+        num_key_value_heads=heads[1],
         head_dim=32,
         max_position_embeddings=512,
         rms_norm_eps=1e-5,
@@ -39,21 +52,23 @@ def write_target(directory: Path, tied: bool, seed: int = 2) -> LlamaForCausalLM
         tie_word_embeddings=tied,
         eos_token_id=0,
     )
-    model = LlamaForCausalLM(config).eval().requires_grad_(False)
+    model = make_model(config).eval().requires_grad_(False)
     for name, parameter in model.named_parameters():
         if parameter.dim() > 1:
             scale = 3.0 if "embed" in name or "lm_head" in name else 1.5
             parameter.copy_(torch.randn_like(parameter) * scale / parameter.shape[1] ** 0.5)
         else:
             parameter.copy_(torch.rand_like(parameter) + 0.5)
-    model.save_pretrained(directory)
-    return model
+    model.to(dtype).save_pretrained(directory, **save)
+    return make_model.from_pretrained(directory, dtype=torch.float32).eval().requires_grad_(False)
 
 
-def write_head(directory: Path, draft_vocab: int, seed: int = 1, parent: int = 0) -> None:
+def write_head(
+    directory: Path, draft_vocab: int, seed: int = 1, vocab: int = VOCAB, layers: int = 2, parent: int = 0
+) -> None:
     """draft_vocab: 0, or how many of the target's ids the head can propose. parent: width of the parent correction."""
     torch.manual_seed(seed)
-    config = DraftConfig(64, 80, 2, 4, 2, 32, VOCAB, 1e-5, 10000.0, 5, LAYERS, 3, VOCAB - 1, draft_vocab, parent)
+    config = DraftConfig(64, 80, layers, 4, 2, 32, vocab, 1e-5, 10000.0, 5, LAYERS, 3, vocab - 1, draft_vocab, parent)
     head = DraftHead(config).requires_grad_(False)
     for parameter in head.parameters():
         if parameter.dim() > 1:
@@ -61,19 +76,30 @@ def write_head(directory: Path, draft_vocab: int, seed: int = 1, parent: int = 0
         else:
             parameter.copy_(torch.rand_like(parameter) + 0.5)
     if draft_vocab:
-        head.draft_vocab.copy_(torch.randperm(VOCAB)[:draft_vocab].sort().values)
+        head.draft_vocab.copy_(torch.randperm(vocab)[:draft_vocab].sort().values)
     head.save(directory)
 
 
 class Built:
     """A built directory and the checkpoints it came from."""
 
-    def __init__(self, root: Path, tied: bool, draft_vocab: int, int8: bool = False, draft_depth: int = 4, parent: int = 12):
+    def __init__(
+        self,
+        root: Path,
+        tied: bool,
+        draft_vocab: int,
+        int8: bool = False,
+        draft_depth: int = 4,
+        family: str = "llama",
+        heads: tuple[int, int] = (4, 2),
+        seed: int = 2,
+        parent: int = 12,
+    ):
         self.checkpoint, self.head, self.engines = root / "target", root / "head", root / "engines"
-        write_target(self.checkpoint, tied)
+        write_target(self.checkpoint, tied, seed, family, heads)
         write_head(self.head, draft_vocab, parent=parent)
         limits = {"slots": SLOTS, "context": CONTEXT, "rows_per_step": ROWS, "draft_depth": draft_depth}
-        build_openvino(self.checkpoint, self.head, self.engines, int8=int8, **limits)
+        build_engine(Order(self.checkpoint, self.head, int8=int8, **limits), self.engines)
         self.model = Llama.load(self.checkpoint, LAYERS)
 
     def target(self) -> OpenVINOTarget:

@@ -16,11 +16,30 @@ DEMO = Path(__file__).parents[2] / "models" / "smollm2-135m-instruct"
 imported = pytest.mark.skipif(not (DEMO / "config.json").is_file(), reason="run `make setup` to import the demo model")
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
+CHECKPOINTS = {
+    "llama, tied": dict(tied=True),
+    "llama, one key head": dict(tied=False, heads=(4, 1)),
+    "llama, bfloat16 shards": dict(tied=False, heads=(8, 4), dtype=torch.bfloat16, max_shard_size="60KB"),
+    "qwen3": dict(family="qwen3", tied=False),
+    "qwen3, tied, a key head each": dict(family="qwen3", tied=True, heads=(3, 3)),
+    "qwen3, bfloat16 shards": dict(
+        family="qwen3", tied=False, heads=(8, 2), dtype=torch.bfloat16, max_shard_size="60KB"
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=CHECKPOINTS.values(), ids=CHECKPOINTS.keys())
 def pair(request, tmp_path_factory):
     """(transformers' model, directory it was saved to)."""
-    directory = tmp_path_factory.mktemp("llama")
-    return write_target(directory, request.param, seed=5), directory
+    directory = tmp_path_factory.mktemp("target")
+    return write_target(directory, seed=5, **request.param), directory
+
+
+def test_shards_are_shards(tmp_path):
+    """Otherwise the cases above would say nothing about an index."""
+    write_target(tmp_path, **CHECKPOINTS["qwen3, bfloat16 shards"])
+    assert (tmp_path / "model.safetensors.index.json").is_file()
+    assert len(list(tmp_path.glob("*.safetensors"))) > 3
 
 
 def random_ids(batch: int, length: int, seed: int = 0) -> torch.Tensor:

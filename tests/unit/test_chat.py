@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jetspec_triton.chat import PromptEncoder
-from jetspec_triton.errors import InvalidRequest
+from jetspec_triton.errors import ConfigError, InvalidRequest
 
 from .byte_level import SPECIALS, byte_level
 
@@ -97,3 +99,47 @@ def test_a_text_that_no_tokens_of_the_context_could_hold_is_refused_unread(direc
             encoder.encode(fits + "a", chat=chat)
     with pytest.raises(InvalidRequest):
         encoder.encode("€" * (10 * longest // 3 + 1), chat=False)  # bytes count, not characters
+
+
+def settings_directory(directory, **settings):
+    TOKENIZER.save(str(directory / "tokenizer.json"))
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+    return directory
+
+
+@pytest.mark.parametrize(
+    "template",
+    [TEMPLATE, [{"name": "tool_use", "template": "no {{ message }}"}, {"name": "default", "template": TEMPLATE}]],
+    ids=["one", "named"],
+)
+def test_a_template_inside_the_tokenizers_settings_is_the_same_as_a_file(encoder, tmp_path, template):
+    inside = PromptEncoder(settings_directory(tmp_path, chat_template=template, bos_token=None), 512)
+    assert inside.encode("hello", chat=True) == encoder.encode("hello", chat=True)
+
+
+def test_the_file_goes_before_the_settings(encoder, tmp_path):
+    settings_directory(tmp_path, chat_template="{{ messages[0].content }}")
+    (tmp_path / "chat_template.jinja").write_text(TEMPLATE)
+    assert PromptEncoder(tmp_path, 512).encode("hello", chat=True) == encoder.encode("hello", chat=True)
+
+
+@pytest.mark.parametrize("bos", ["<|im_start|>", {"content": "<|im_start|>", "lstrip": False}], ids=["text", "object"])
+def test_a_template_may_write_special_tokens_by_name(tmp_path, bos):
+    template = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% break %}{% endfor %}{{ eos_token }}"
+    directory = settings_directory(tmp_path, chat_template=template, bos_token=bos, eos_token="<|im_end|>")
+    ids = PromptEncoder(directory, 512).encode("in", chat=True)
+    assert ids == [START, TOKENIZER.token_to_id("in"), FINISH]
+
+
+@pytest.mark.parametrize(
+    "template, words",
+    [
+        ("nothing", "0 times"),
+        ("{{ messages[0].content }}{{ messages[0].content }}", "2 times"),
+        ("{{ raise_exception('needs a system turn') }}", "needs a system turn"),
+        ("{% for %}", "chat template"),
+    ],
+)
+def test_a_template_that_hides_the_turn_is_refused_at_load(tmp_path, template, words):
+    with pytest.raises(ConfigError, match=words):
+        PromptEncoder(settings_directory(tmp_path, chat_template=template), 512)

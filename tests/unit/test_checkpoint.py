@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
-from jetspec_triton.checkpoint import DraftConfig, TargetConfig, load_tensors
+from jetspec_triton.checkpoint import DraftConfig, TargetConfig
 from jetspec_triton.errors import ConfigError
-from jetspec_triton.modules.draft_head import DraftHead
 from jetspec_triton.step import LocalStep
 from jetspec_triton.targets.torch import TorchTarget
-from safetensors.torch import save_file
 
-from .tiny import CONFIG, DRAFT_CONFIG, LIMITS, ScriptedDraft, tiny_head, tiny_target
+from .tiny import CONFIG, DRAFT_CONFIG, LIMITS, ScriptedDraft, tiny_target
 
 TARGET_JSON = {
     "model_type": "llama",
@@ -75,6 +69,8 @@ def test_a_head_that_states_causality_once_or_twice_loads(tmp_path):
         draft_json({"causal_head": True, "causal": False}),
         draft_json({"causal_head": False, "causal": True}),
         draft_json({"causal_head": None}),
+        draft_json({"causal_head": "true"}),
+        draft_json({}, jetspec_config=None),
         draft_json({"causal_head": False}, jetspec_config={}),
         draft_json({}, jetspec_config={"causal_head": False}),
         draft_json({"causal_head": False}, jetspec_config={"causal_head": True}),
@@ -106,6 +102,74 @@ def test_a_directory_without_a_config_is_refused(tmp_path):
     for load in (DraftConfig.load, TargetConfig.load):
         with pytest.raises(ConfigError, match="config.json"):
             load(tmp_path / "nowhere")
+
+
+PUBLISHED_HEAD = {
+    "architectures": ["DFlashDraftModel"],
+    "attention_bias": False,
+    "block_size": 16,
+    "dflash_config": {"causal_head": True, "mask_token_id": 151669, "target_layer_ids": [1, 9, 17, 25, 33]},
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "layer_types": ["full_attention"] * 5,
+    "max_position_embeddings": 40960,
+    "model_type": "qwen3",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 5,
+    "num_key_value_heads": 8,
+    "num_target_layers": 36,
+    "rms_norm_eps": 1e-6,
+    "rope_scaling": None,
+    "rope_theta": 1000000,
+    "sliding_window": None,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+OF_THE_HEAD = ("block_size", "dflash_config", "num_target_layers", "layer_types")
+QWEN3_8B = {name: value for name, value in PUBLISHED_HEAD.items() if name not in OF_THE_HEAD} | {
+    "architectures": ["Qwen3ForCausalLM"],
+    "num_hidden_layers": 36,
+    "eos_token_id": 151645,
+}
+
+
+def test_a_head_of_the_published_form_and_its_target_are_read(tmp_path):
+    head = DraftConfig.load(write(tmp_path / "head", PUBLISHED_HEAD))
+    (write(tmp_path / "target", QWEN3_8B) / "generation_config.json").write_text(
+        json.dumps({"eos_token_id": [151645, 151643], "temperature": 0.6})
+    )
+    target = TargetConfig.load(tmp_path / "target")
+    assert (head.num_layers, head.depth, head.draft_vocab_size) == (5, 15, 0)
+    assert (target.qk_norm, target.num_layers, target.head_dim) == (True, 36, 128)
+    assert target.eos_token_ids == (151645, 151643)
+    head.check_target(target)
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"jetspec_config": {"block_size": 8}}, ["jetspec_config.block_size", "8", "16"]),
+        ({"jetspec_config": {"mask_token_id": 5}}, ["dflash_config.mask_token_id", "151669", "5"]),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, ["sliding_attention"]),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, ["rope_scaling", "yarn"]),
+        ({"attention_bias": True}, ["attention_bias"]),
+        ({"hidden_size": None}, ["hidden_size is missing"]),
+    ],
+    ids=str,
+)
+def test_a_head_that_would_be_computed_wrongly_is_refused(tmp_path, change, words):
+    with pytest.raises(ConfigError) as refused:
+        DraftConfig.load(write(tmp_path, PUBLISHED_HEAD | change))
+    assert [word for word in words if word not in str(refused.value)] == []
+
+
+def test_a_config_that_is_no_json_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "qwen3", ')
+    for load in (DraftConfig.load, TargetConfig.load):
+        with pytest.raises(ConfigError, match="config.json is not JSON"):
+            load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -175,42 +239,17 @@ def test_a_target_config_is_read(tmp_path):
         ({"attention_bias": True}, ["attention_bias"]),
         ({"mlp_bias": True}, ["mlp_bias"]),
         ({"hidden_act": "gelu"}, ["hidden_act", "gelu"]),
+        ({"model_type": "qwen3", "head_dim": 8, "use_sliding_window": True}, ["use_sliding_window", "True"]),
+        ({"model_type": "qwen3"}, ["head_dim is missing"]),
+        ({"model_type": "qwen3_moe"}, ["qwen3_moe", "llama, qwen3"]),
+        ({"layer_types": ["sliding_attention"] * 3}, ["layer_types", "sliding_attention"]),
+        ({"partial_rotary_factor": 0.5}, ["partial_rotary_factor", "0.5"]),
+        ({"quantization_config": {"quant_method": "fp8"}}, ["quantization_config", "fp8"]),
+        ({"num_key_value_heads": 3}, ["4 query heads", "3 key heads"]),
+        ({"intermediate_size": None}, ["intermediate_size is missing"]),
     ],
 )
 def test_a_target_that_would_be_computed_wrongly_is_refused(tmp_path, change, words):
     with pytest.raises(ConfigError) as refused:
         TargetConfig.load(write(tmp_path, TARGET_JSON | change))
     assert [word for word in words if word not in str(refused.value)] == []
-
-
-# Tensors
-
-
-def test_tensors_of_all_files_come_as_float32_and_integers_stay(tmp_path):
-    save_file({"a": torch.tensor([1.5, 2.0], dtype=torch.float16)}, tmp_path / "model-1.safetensors")
-    save_file({"b": torch.tensor([3], dtype=torch.int32)}, tmp_path / "model-2.safetensors")
-    tensors = load_tensors(tmp_path)
-    assert tensors["a"].dtype == np.float32 and tensors["a"].tolist() == [1.5, 2.0]
-    assert tensors["b"].dtype == np.int32 and tensors["b"].tolist() == [3]
-
-
-def test_bfloat16_tensors_are_read_whatever_else_is_imported(tmp_path):
-    """Most published checkpoints are bfloat16. A process of its own: some packages teach NumPy the type when imported."""
-    save_file({"a": torch.tensor([1.5, -2.0], dtype=torch.bfloat16)}, tmp_path / "model.safetensors")
-    code = "import sys; from jetspec_triton.checkpoint import load_tensors as load; a = load(sys.argv[1])['a']; print(a.dtype, a.tolist())"
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
-    assert (done.stdout.strip(), done.returncode) == ("float32 [1.5, -2.0]", 0), done.stderr[-300:]
-
-
-def test_a_directory_without_tensors_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="safetensors"):
-        load_tensors(tmp_path)
-
-
-def test_a_saved_head_loads_with_the_same_weights(tmp_path):
-    head = tiny_head()
-    head.save(tmp_path, torch.float32)
-    loaded = DraftHead.load(tmp_path)
-    assert loaded.config == head.config
-    for name, tensor in head.state_dict().items():
-        assert torch.equal(tensor, loaded.state_dict()[name])

@@ -34,6 +34,27 @@ def test_a_manifest_round_trips(tmp_path):
     assert Manifest.load(tmp_path) == manifest
 
 
+BUILT = {
+    "device": "CPU",
+    "files": {"target.onnx": "0" * 64},
+    "versions": {"onnx": "1.20.1"},
+    "profiles": [1, 2, 4],
+}
+
+
+def test_a_manifest_that_tells_how_it_was_built_round_trips(tmp_path):
+    (tmp_path / "target.onnx").touch()
+    manifest = Manifest(**GOOD | BUILT)
+    manifest.save(tmp_path)
+    assert Manifest.load(tmp_path) == manifest
+
+
+def test_a_directory_that_lost_a_file_is_refused_by_the_files_name(tmp_path):
+    Manifest(**GOOD | BUILT).save(tmp_path)
+    with pytest.raises(ConfigError, match="lacks target.onnx"):
+        Manifest.load(tmp_path)
+
+
 @pytest.mark.parametrize(
     "change, words",
     [

@@ -15,7 +15,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..checkpoint import DraftConfig, load_tensors
+from ..checkpoint import DraftConfig
+from ..weights import head_shapes, load_weights
 from .layers import MLP, Projections, RMSNorm, attend, rope_tables, rotate, split_heads
 
 
@@ -84,8 +85,10 @@ class DraftHead(nn.Module):
 
     @classmethod
     def load(cls, directory: str | Path) -> DraftHead:
+        """Load a published-format directory in float32. Raises `ConfigError` naming a wrong weight."""
         head = cls(DraftConfig.load(directory))
-        head.load_state_dict({name: torch.from_numpy(array) for name, array in load_tensors(directory).items()})
+        tensors = load_weights(directory, head_shapes(head.config))
+        head.load_state_dict({name: torch.from_numpy(array) for name, array in tensors.items()})
         return head.eval()
 
     def save(self, directory: str | Path, dtype: torch.dtype = torch.float16) -> None:

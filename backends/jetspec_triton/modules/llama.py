@@ -1,4 +1,4 @@
-"""The Llama-family target in plain PyTorch: the oracle that every engine's graph is compared with."""
+"""The Llama-family or Qwen3 target in plain PyTorch: the oracle that every engine's graph is compared with."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..checkpoint import TargetConfig, load_tensors
+from ..checkpoint import TargetConfig
+from ..weights import TARGET_IGNORED, load_weights, target_shapes
 from .layers import MLP, Projections, RMSNorm, attend, rope_tables, rotate, split_heads
 
 
@@ -30,9 +31,14 @@ class TargetOutput(NamedTuple):
 
 
 class Attention(Projections):
+    def __init__(self, config: TargetConfig):
+        super().__init__(config)
+        for name in ("q_norm", "k_norm"):
+            setattr(self, name, RMSNorm(config.head_dim, config.rms_norm_eps) if config.qk_norm else nn.Identity())
+
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, cache, write: Tensor | None) -> Tensor:
-        q = rotate(split_heads(self.q_proj(x), self.heads), cos, sin)
-        k = rotate(split_heads(self.k_proj(x), self.kv_heads), cos, sin)
+        q = rotate(self.q_norm(split_heads(self.q_proj(x), self.heads)), cos, sin)
+        k = rotate(self.k_norm(split_heads(self.k_proj(x), self.kv_heads)), cos, sin)
         v = split_heads(self.v_proj(x), self.kv_heads)
         if cache is not None:
             rows = torch.arange(x.shape[0], device=x.device)[:, None]
@@ -57,7 +63,10 @@ class Layer(nn.Module):
 
 
 class Llama(nn.Module):
-    """Weight names are those of the Hugging Face checkpoint without its `model.` prefix."""
+    """Weight names are those of the Hugging Face checkpoint without its `model.` prefix.
+
+    Qwen3 is the same stack with a norm on each head's query and key.
+    """
 
     def __init__(self, config: TargetConfig, capture: tuple[int, ...] = ()):
         super().__init__()
@@ -71,13 +80,17 @@ class Llama(nn.Module):
 
     @classmethod
     def load(cls, directory: str | Path, capture: tuple[int, ...] = ()) -> Llama:
-        """Load a Hugging Face directory in float32, ready for inference."""
+        """Load a Hugging Face directory in float32, ready for inference. Raises `ConfigError` naming a wrong weight."""
         config = TargetConfig.load(directory)
-        tensors = {name.removeprefix("model."): torch.from_numpy(a) for name, a in load_tensors(directory).items()}
+        tensors = load_weights(directory, target_shapes(config), TARGET_IGNORED)
+        with torch.device("meta"):
+            model = cls(config, capture)
+        weights = {name: torch.from_numpy(tensors[name]) for name in target_shapes(config)}
         if config.tie_word_embeddings:
-            tensors["lm_head.weight"] = tensors["embed_tokens.weight"]
-        model = cls(config, capture)
-        model.load_state_dict(tensors)
+            weights["lm_head.weight"] = weights["embed_tokens.weight"]
+        model.load_state_dict(weights, assign=True)
+        if config.tie_word_embeddings:
+            model.lm_head.weight = model.embed_tokens.weight
         return model.eval().requires_grad_(False)
 
     def forward(

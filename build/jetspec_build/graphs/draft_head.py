@@ -6,6 +6,7 @@ context's K/V for good and the block's K/V where the next round overwrites it. W
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from .writer import GraphWriter
 
 def write_draft_head(
     config: DraftConfig,
-    tensors: dict[str, np.ndarray],
+    tensors: Mapping[str, np.ndarray],
     embedding: np.ndarray,
     lm_head: np.ndarray,
     width: int,
@@ -53,16 +54,20 @@ def write_draft_head(
         h = L.rms_norm(g, x, tensors[f"{prefix}.post_attention_layernorm.weight"], config.rms_norm_eps)
         x = g.op("Add", x, L.swiglu(g, h, tensors, f"{prefix}.mlp"))
     x = L.rms_norm(g, g.op("Gather", x, proposal_rows), tensors["norm.weight"], config.rms_norm_eps)
-    vocab = tensors.get("draft_vocab", np.arange(config.vocab_size, dtype=np.int32))
-    width = min(width, len(vocab))
-    logits = g.linear(x, lm_head[vocab], "draft_lm_head")
+    vocab = tensors["draft_vocab"].astype(np.int32) if config.draft_vocab_size else None
+    proposed = lm_head if vocab is None else lm_head[vocab]
+    width = min(width, len(proposed))
+    logits = g.linear(x, proposed, "draft_lm_head")
     values, index = g.ops("TopK", 2, logits, g.constant(np.array([width], np.int64)), axis=-1)
     total = g.op("ReduceLogSumExp", logits, g.constant(np.array([1], np.int64)), keepdims=1)
-    ids = g.op("Gather", g.constant(vocab.astype(np.int32), "draft_vocab"), index)
+    if vocab is None:
+        ids = g.op("Cast", index, to=int32)
+    else:
+        ids = g.op("Gather", g.constant(vocab, "draft_vocab"), index)
     marginal = g.op("Unsqueeze", g.op("Sub", values, total), g.constant(np.array([1], np.int64)))
     if config.parent_size:
         above = g.embedding(_flat(g, _row_before(g, ids)), embedding, "embed_tokens")
-        children = g.embedding(_flat(g, index), lm_head[vocab], "draft_lm_head")
+        children = g.embedding(_flat(g, index), proposed, "draft_lm_head")
         children = L.split_heads(g, children, width, config.hidden_size)
         corrected = _corrected(g, x, above, width, config, tensors)
         conditional = _conditional(g, corrected, children, total, marginal)

@@ -1,7 +1,8 @@
-"""The Llama-family target as an ONNX graph over flat rows with paged attention (the CPU engine's cache style)."""
+"""The Llama-family or Qwen3 target as an ONNX graph over flat rows with paged attention (the CPU engine's cache style)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from .writer import GraphWriter
 
 
 def write_target(
-    config: TargetConfig, tensors: dict[str, np.ndarray], capture: tuple[int, ...], path: Path, *, int8: bool
+    config: TargetConfig, tensors: Mapping[str, np.ndarray], capture: tuple[int, ...], path: Path, *, int8: bool
 ) -> None:
     """Write the graph `input_ids (R), positions (R), logit_rows (M), caches -> logits (M, V), log_norm (M), features (R, n * H)`.
 
@@ -54,8 +55,12 @@ def _layer(g, x, config, tensors, i, dims, table, paged):
     h = L.rms_norm(g, x, tensors[f"{prefix}.input_layernorm.weight"], config.rms_norm_eps)
     weights = [tensors[f"{prefix}.self_attn.{n}.weight"] for n in ("q_proj", "k_proj", "v_proj")]
     q, k, v = L.joined_linear(g, h, weights, f"{prefix}.qkv")
-    q = L.merge_heads(g, L.rotate(g, L.split_heads(g, q, heads, dim), table), heads * dim)
-    k = L.merge_heads(g, L.rotate(g, L.split_heads(g, k, kv_heads, dim), table), kv_heads * dim)
+    q, k = L.split_heads(g, q, heads, dim), L.split_heads(g, k, kv_heads, dim)
+    if config.qk_norm:
+        q = L.rms_norm(g, q, tensors[f"{prefix}.self_attn.q_norm.weight"], config.rms_norm_eps)
+        k = L.rms_norm(g, k, tensors[f"{prefix}.self_attn.k_norm.weight"], config.rms_norm_eps)
+    q = L.merge_heads(g, L.rotate(g, q, table), heads * dim)
+    k = L.merge_heads(g, L.rotate(g, k, table), kv_heads * dim)
     attention = L.paged_attention(g, q, k, v, i, dims, paged)
     x = g.op("Add", x, g.linear(attention, tensors[f"{prefix}.self_attn.o_proj.weight"], f"{prefix}.o_proj"))
     h = L.rms_norm(g, x, tensors[f"{prefix}.post_attention_layernorm.weight"], config.rms_norm_eps)

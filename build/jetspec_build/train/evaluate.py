@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from jetspec_triton.chat import PromptEncoder
-from jetspec_triton.checkpoint import TargetConfig, load_tensors
+from jetspec_triton.checkpoint import TargetConfig
 from jetspec_triton.modules.draft_head import DraftHead
 from jetspec_triton.sampling import Sampling
+from jetspec_triton.weights import load_tensors
 from tqdm import tqdm
 
 from .hashes import checkpoint_hash
@@ -81,7 +82,7 @@ def evaluate(
     head = DraftHead.load(head_directory)
     held_out = HeldOut(target, head.config.target_layer_ids, sets, cache, tokens)
     head.config.check_target(held_out.config)
-    embedding = torch.from_numpy(load_tensors(target)["model.embed_tokens.weight"])
+    embedding = torch.from_numpy(load_tensors(target)["embed_tokens.weight"])
     results = {}
     for temperature in temperatures:
         texts = held_out.texts(temperature)
