@@ -11,18 +11,27 @@ from .targets.base import TargetEngine, TargetLimits
 
 
 def open_target(directory: Path, threads: int = 0) -> TargetEngine:
-    """threads: 0 is one per core. Raises `ConfigError` when the directory is incomplete."""
-    from .targets.openvino import OpenVINOTarget
-
+    """threads: of the CPU engine, 0 is one per core. Raises `ConfigError` when the directory is incomplete."""
     manifest = Manifest.load(directory)
     limits = TargetLimits(manifest.slots, manifest.context, manifest.rows_per_step)
+    if manifest.engine == "tensorrt":
+        from .targets.tensorrt import TensorRTTarget
+
+        return TensorRTTarget.open(Path(directory), limits)
+    from .targets.openvino import OpenVINOTarget
+
     return OpenVINOTarget(Path(directory), limits, threads)
 
 
 def open_draft(directory: Path, threads: int = 0) -> DraftEngine:
+    manifest = Manifest.load(directory)
+    if manifest.engine == "tensorrt":
+        from .drafts.tensorrt import TensorRTDraft
+
+        limits = (manifest.slots, manifest.context, manifest.draft_depth, manifest.rows_per_step)
+        return TensorRTDraft.open(Path(directory), *limits)
     from .drafts.openvino import OpenVINODraft
 
-    manifest = Manifest.load(directory)
     return OpenVINODraft(Path(directory), manifest.slots, manifest.context, manifest.draft_depth, threads)
 
 

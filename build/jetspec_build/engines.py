@@ -32,24 +32,37 @@ def build_openvino(
     `Manifest`. Raises `ConfigError` when the head was not made for the target or a limit is out of range.
     """
     manifest = Manifest("openvino", target.name, head.name, int8, slots, context, rows_per_step, draft_depth)
-    config, draft_config = TargetConfig.load(target), DraftConfig.load(head)
-    draft_config.check_target(config)
-    if draft_depth > draft_config.depth:
-        raise ConfigError(f"draft_depth is {draft_depth}, the head was trained for {draft_config.depth}; lower it")
-    if context > config.max_position_embeddings:
-        raise ConfigError(
-            f"context is {context}, the target knows {config.max_position_embeddings} positions; lower it"
-        )
-    (out / "draft").mkdir(parents=True, exist_ok=True)
-    (out / MANIFEST).unlink(missing_ok=True)
+    config, draft_config = begin_build(manifest, target, head, out)
     tensors = {name.removeprefix("model."): array for name, array in load_tensors(target).items()}
     write_target(config, tensors, draft_config.target_layer_ids, out / "target.onnx", int8=int8)
     embedding = tensors["embed_tokens.weight"]
     lm_head = tensors.get("lm_head.weight", embedding)
     write_draft_head(draft_config, load_tensors(head), embedding, lm_head, DRAFT_WIDTH, out / "draft.onnx", int8=int8)
+    finish_build(manifest, target, head, out)
+
+
+def begin_build(manifest: Manifest, target: Path, head: Path, out: Path) -> tuple[TargetConfig, DraftConfig]:
+    """Check that the pair and the limits fit; make `out`, which is incomplete from here to `finish_build`."""
+    config, draft_config = TargetConfig.load(target), DraftConfig.load(head)
+    draft_config.check_target(config)
+    if manifest.draft_depth > draft_config.depth:
+        raise ConfigError(
+            f"draft_depth is {manifest.draft_depth}, the head was trained for {draft_config.depth}; lower it"
+        )
+    if manifest.context > config.max_position_embeddings:
+        raise ConfigError(
+            f"context is {manifest.context}, the target knows {config.max_position_embeddings} positions; lower it"
+        )
+    (out / "draft").mkdir(parents=True, exist_ok=True)
+    (out / MANIFEST).unlink(missing_ok=True)
+    return config, draft_config
+
+
+def finish_build(manifest: Manifest, target: Path, head: Path, out: Path) -> None:
+    """Copy both configurations, the tokenizer and the chat template; the manifest, last, marks a complete build."""
     for name in ("tokenizer.json", "chat_template.jinja"):
         if (target / name).is_file():
             shutil.copyfile(target / name, out / name)
     shutil.copyfile(head / "config.json", out / "draft" / "config.json")
     shutil.copyfile(target / "config.json", out / "config.json")
-    manifest.save(out)  # last: marks a complete build
+    manifest.save(out)

@@ -34,8 +34,8 @@ def compile_plan(
     """Compile `graph` (an `.onnx` with its `.data`) for the shapes of `profiles`.
 
     decoder_layers: each must have become two in-place cache updates and one fused attention. timing_cache: read when it
-    exists, written back. ahead_of_time: for every GPU that `tensorrt_rtx` can compile for without one being here.
-    workspace: bytes the plan's kernels may use. Raises `ConfigError` with what the compiler said.
+    exists, written back. ahead_of_time: for SM 8.0 without a GPU being here, which `tensorrt_rtx` can do. workspace: bytes
+    the plan's kernels may use. Raises `ConfigError` with what the compiler said.
     """
     logger = _messages(trt)
     builder = trt.Builder(logger)
