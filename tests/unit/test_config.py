@@ -37,7 +37,7 @@ def test_a_manifest_round_trips(tmp_path):
 @pytest.mark.parametrize(
     "change, words",
     [
-        ({"engine": "tensorrt"}, ["tensorrt", "openvino"]),
+        ({"engine": "vulkan"}, ["vulkan", "openvino"]),
         ({"slots": 0}, ["slots", "0", "1", "256"]),
         ({"slots": 257}, ["slots", "257", "256"]),
         ({"context": 63}, ["context", "63", "64"]),
