@@ -10,7 +10,7 @@ class TritonPythonModel:
     def initialize(self, args):
         parameters = triton_parameters(args["model_config"])
         directory = engine_directory(parameters, args["model_repository"])
-        self._draft = open_draft(directory, parse_threads(parameters))
+        self._draft = open_draft(directory, parse_threads(parameters), int(args["model_instance_device_id"]))
         pb_utils.Logger.log_info(f"draft head {directory.name}: depth {self._draft.config.depth}")
 
     def execute(self, requests):

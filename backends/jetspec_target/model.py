@@ -11,7 +11,7 @@ class TritonPythonModel:
     def initialize(self, args):
         parameters = triton_parameters(args["model_config"])
         directory = engine_directory(parameters, args["model_repository"])
-        self._target = open_target(directory, parse_threads(parameters))
+        self._target = open_target(directory, parse_threads(parameters), int(args["model_instance_device_id"]))
         limits = self._target.limits
         pb_utils.Logger.log_info(
             f"target {directory.name}: {limits.slots} slots of {limits.context} rows, {limits.rows_per_step} rows a step"

@@ -76,14 +76,26 @@ def check_bindings(found: dict[str, Binding], expected: Bindings, plan: Path) ->
             )
 
 
-class TensorRTModel:
-    """An `InPlaceModel` on the current CUDA device. `slots`: batch entries of the caches. Raises `ConfigError`."""
+def _tensorrt() -> ModuleType:
+    try:
+        import tensorrt
+    except ImportError as error:
+        raise ConfigError(
+            f"tensorrt cannot be imported ({error}); install the version the plans were built with"
+        ) from error
+    return tensorrt
 
-    def __init__(self, plan: Path, bindings: Bindings, slots: int, trt: ModuleType | None = None):
-        if trt is None:
-            import tensorrt as trt
+
+class TensorRTModel:
+    """An `InPlaceModel` on CUDA device number `device`. `slots`: batch entries of the caches. Raises `ConfigError`."""
+
+    def __init__(self, plan: Path, bindings: Bindings, slots: int, device: int = 0, trt: ModuleType | None = None):
         if not torch.cuda.is_available():
-            raise ConfigError(f"{plan} needs a CUDA device and torch sees none; serve an OpenVINO engine on this machine")
+            raise ConfigError(
+                f"{plan} needs a CUDA device and torch sees none; serve an OpenVINO engine on this machine"
+            )
+        trt = trt or _tensorrt()
+        torch.cuda.set_device(device)
         if not plan.is_file():
             raise ConfigError(f"{plan} does not exist; build the TensorRT engine first")
         check_facts(build_facts(plan.parent), this_machine(trt), plan.parent)
@@ -100,7 +112,7 @@ class TensorRTModel:
         self._most = self._largest_sizes()
         if slots > self._most["B"]:
             raise ConfigError(f"slots is {slots}, {plan} was built for {self._most['B']}; rebuild it or serve fewer")
-        device, cache = torch.device("cuda", torch.cuda.current_device()), bindings.cache
+        cache = bindings.cache
         self.caches = torch.zeros(
             len(bindings.caches) // 2, 2, *cache.sized({"B": slots}), dtype=cache.dtype, device=device
         )

@@ -106,7 +106,13 @@ def main() -> None:
     except ConfigError as error:
         sys.exit(f"trt-check failed: {error}")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    report = {"tensorrt_rtx": trt.__version__, "dtype": DTYPE, "target": "SM 8.0", "peak_bytes": peak, "graphs": results}
+    report = {
+        "tensorrt_rtx": trt.__version__,
+        "dtype": DTYPE,
+        "target": "SM 8.0",
+        "peak_bytes": peak,
+        "graphs": results,
+    }
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(report, indent=2) + "\n")
     print(f"all compile; peak memory {peak / 1e9:.1f} GB; written to {args.out}")

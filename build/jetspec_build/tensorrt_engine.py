@@ -115,10 +115,8 @@ def write_draft_graph(
 
 def compile_graph(trt: ModuleType, graph: GraphFile, *, ahead_of_time: bool = False) -> Plan:
     """Compile, then drop the graph: the plan holds the weights. Raises `ConfigError`."""
-    cache = graph.path.with_name("timing.cache")
-    plan = compile_plan(
-        trt, graph.path, graph.profiles, graph.layers, timing_cache=cache, ahead_of_time=ahead_of_time
-    )
+    cache = None if ahead_of_time else graph.path.with_name("timing.cache")  # nothing is timed ahead of time
+    plan = compile_plan(trt, graph.path, graph.profiles, graph.layers, timing_cache=cache, ahead_of_time=ahead_of_time)
     graph.path.unlink()
     graph.path.with_suffix(".onnx.data").unlink()
     return plan

@@ -111,9 +111,7 @@ class Built:
         length = cache_length(CONTEXT, ROWS, config.block_size)
         embedding, lm_head = self.model.embed_tokens.weight.numpy(), self.model.lm_head.weight.numpy()
         tensors = load_tensors(self.head)
-        write_inplace_draft(
-            config, tensors, embedding, lm_head, WIDTH, config.depth, length, path, dtype=np.float32
-        )
+        write_inplace_draft(config, tensors, embedding, lm_head, WIDTH, config.depth, length, path, dtype=np.float32)
         bindings = draft_bindings(config, config.depth, WIDTH, length, torch.float32)
         model = OnnxRuntimeModel(path, bindings, SLOTS)
         return TensorRTDraft(config, SLOTS, CONTEXT, config.depth, WIDTH, ROWS, model)

@@ -106,7 +106,9 @@ def test_half_precision_graphs_are_valid_and_strongly_typed(tmp_path, dtype):
         onnx.checker.check_model(str(tmp_path / f"{name}.onnx"), full_check=True)  # shapes and types of every node too
         kinds = [node.op_type for node in model.graph.node]
         assert kinds.count("TensorScatter") == 2 * layers and kinds.count("Attention") == layers
-        types = {v.name: v.type.tensor_type.elem_type for v in onnx.shape_inference.infer_shapes(model).graph.value_info}
+        types = {
+            v.name: v.type.tensor_type.elem_type for v in onnx.shape_inference.infer_shapes(model).graph.value_info
+        }
         norms = [node for node in model.graph.node if node.op_type == "RMSNormalization"]
         assert norms and all(types[node.output[0]] == onnx.TensorProto.FLOAT for node in norms)
         caches = [v for v in (*model.graph.input, *model.graph.output) if v.name.startswith(("past_", "present_"))]

@@ -27,7 +27,7 @@ class TensorRTDraft(DraftEngine):
         self._held = np.zeros(slots, np.int64)  # context rows of each slot
 
     @classmethod
-    def open(cls, directory: Path, slots: int, context: int, depth: int, rows: int) -> TensorRTDraft:
+    def open(cls, directory: Path, slots: int, context: int, depth: int, rows: int, device: int = 0) -> TensorRTDraft:
         """`directory` holds `draft/config.json`, `draft.plan` and `tensorrt.json`. Raises `ConfigError`."""
         from ..tensorrt_runtime import TensorRTModel, plan_dtype, plan_width
 
@@ -35,9 +35,8 @@ class TensorRTDraft(DraftEngine):
         config, width = DraftConfig.load(directory / "draft"), plan_width(directory)
         length = cache_length(context, rows, depth + 1)
         bindings = draft_bindings(config, depth, width, length, plan_dtype(directory))
-        return cls(
-            config, slots, context, depth, width, rows, TensorRTModel(directory / "draft.plan", bindings, slots)
-        )
+        model = TensorRTModel(directory / "draft.plan", bindings, slots, device)
+        return cls(config, slots, context, depth, width, rows, model)
 
     @torch.inference_mode()
     def propose_rows(self, step: DraftInput) -> tuple[np.ndarray, np.ndarray]:

@@ -26,7 +26,7 @@ class TensorRTTarget(TargetEngine):
         self._model, self._device = model, model.caches.device
 
     @classmethod
-    def open(cls, directory: Path, limits: TargetLimits) -> TensorRTTarget:
+    def open(cls, directory: Path, limits: TargetLimits, device: int = 0) -> TensorRTTarget:
         """`directory` holds `config.json`, `draft/config.json`, `target.plan` and `tensorrt.json`. Raises `ConfigError`."""
         from ..tensorrt_runtime import TensorRTModel, plan_dtype
 
@@ -34,7 +34,7 @@ class TensorRTTarget(TargetEngine):
         config, captured = TargetConfig.load(directory), len(DraftConfig.load(directory / "draft").target_layer_ids)
         length = cache_length(limits.context, limits.rows_per_step)
         bindings = target_bindings(config, captured, length, plan_dtype(directory))
-        return cls(config, limits, TensorRTModel(directory / "target.plan", bindings, limits.slots))
+        return cls(config, limits, TensorRTModel(directory / "target.plan", bindings, limits.slots, device))
 
     @torch.inference_mode()
     def forward(self, rows: Rows) -> Forward:
