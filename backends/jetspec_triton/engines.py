@@ -11,7 +11,7 @@ from .targets.base import TargetEngine, TargetLimits
 
 
 def open_target(directory: Path, threads: int = 0, device: int = 0) -> TargetEngine:
-    """threads: of the CPU engine, 0 is one per core. device: index of the GPU, of a GPU engine. Raises `ConfigError` when the directory is incomplete."""
+    """threads: of a CPU engine, 0 is one per core. device: index of a GPU engine's GPU. Raises `ConfigError`."""
     manifest = Manifest.load(directory)
     limits = TargetLimits(manifest.slots, manifest.context, manifest.rows_per_step)
     if manifest.engine == "tensorrt":
