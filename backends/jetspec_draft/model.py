@@ -10,7 +10,7 @@ class TritonPythonModel:
     def initialize(self, args):
         parameters = triton_parameters(args["model_config"])
         directory = engine_directory(parameters, args["model_repository"])
-        self._draft = open_draft(directory, parse_threads(parameters))
+        self._draft = open_draft(directory, parse_threads(parameters), int(args["model_instance_device_id"]))
         pb_utils.Logger.log_info(f"draft head {directory.name}: depth {self._draft.config.depth}")
 
     def execute(self, requests):
@@ -18,9 +18,18 @@ class TritonPythonModel:
 
     def _respond(self, request):
         try:
-            arrays = (pb_utils.get_input_tensor_by_name(request, n).as_numpy() for n in DraftInput._fields)
+            arrays = (_array(pb_utils.get_input_tensor_by_name(request, n)) for n in DraftInput._fields)
             ids, log_probs = self._draft.propose(DraftInput(*arrays))
         except Exception as error:
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"draft head: {error}"))
         tensors = [pb_utils.Tensor("draft_ids", ids), pb_utils.Tensor("draft_log_probs", log_probs)]
         return pb_utils.InferenceResponse(output_tensors=tensors)
+
+
+def _array(tensor):
+    """Features of a target on a GPU come, and stay, there."""
+    if tensor.is_cpu():
+        return tensor.as_numpy()
+    from torch.utils.dlpack import from_dlpack
+
+    return from_dlpack(tensor.to_dlpack())

@@ -9,6 +9,7 @@ from pathlib import Path
 from .errors import ConfigError
 
 MANIFEST = "manifest.json"
+ENGINES = ("openvino", "tensorrt")
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class Manifest:
     profiles: list[int] = field(default_factory=list)
 
     def __post_init__(self):
-        if self.engine != "openvino":
-            raise ConfigError(f"engine is {self.engine!r}, supported is 'openvino'; rebuild with a supported engine")
+        if self.engine not in ENGINES:
+            raise ConfigError(f"engine is {self.engine!r}, supported are {ENGINES}; rebuild with a supported engine")
         for name, low, high in (
             ("slots", 1, 256),
             ("context", 64, 1 << 20),

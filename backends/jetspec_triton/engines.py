@@ -10,19 +10,28 @@ from .step import LocalStep
 from .targets.base import TargetEngine, TargetLimits
 
 
-def open_target(directory: Path, threads: int = 0) -> TargetEngine:
-    """threads: 0 is one per core. Raises `ConfigError` when the directory is incomplete."""
-    from .targets.openvino import OpenVINOTarget
-
+def open_target(directory: Path, threads: int = 0, device: int = 0) -> TargetEngine:
+    """threads: of a CPU engine, 0 is one per core. device: index of a GPU engine's GPU. Raises `ConfigError`."""
     manifest = Manifest.load(directory)
     limits = TargetLimits(manifest.slots, manifest.context, manifest.rows_per_step)
+    if manifest.engine == "tensorrt":
+        from .targets.tensorrt import TensorRTTarget
+
+        return TensorRTTarget.open(Path(directory), limits, device)
+    from .targets.openvino import OpenVINOTarget
+
     return OpenVINOTarget(Path(directory), limits, threads)
 
 
-def open_draft(directory: Path, threads: int = 0) -> DraftEngine:
+def open_draft(directory: Path, threads: int = 0, device: int = 0) -> DraftEngine:
+    manifest = Manifest.load(directory)
+    if manifest.engine == "tensorrt":
+        from .drafts.tensorrt import TensorRTDraft
+
+        limits = (manifest.slots, manifest.context, manifest.draft_depth, manifest.rows_per_step)
+        return TensorRTDraft.open(Path(directory), *limits, device)
     from .drafts.openvino import OpenVINODraft
 
-    manifest = Manifest.load(directory)
     return OpenVINODraft(Path(directory), manifest.slots, manifest.context, manifest.draft_depth, threads)
 
 

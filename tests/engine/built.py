@@ -1,24 +1,34 @@
-"""Tiny random checkpoints in the Hugging Face layout, and what `build_engine` makes of them."""
+"""Tiny random checkpoints in the Hugging Face layout, and the engines that serve them on a CPU."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import torch
 from jetspec_build.engines import Order, build_engine
+from jetspec_build.graphs.inplace_draft import write_inplace_draft
+from jetspec_build.graphs.inplace_target import write_inplace_target
 from jetspec_triton.checkpoint import DraftConfig
 from jetspec_triton.drafts.openvino import OpenVINODraft
+from jetspec_triton.drafts.tensorrt import TensorRTDraft
 from jetspec_triton.drafts.torch import TorchDraft
 from jetspec_triton.engines import open_draft, open_target
+from jetspec_triton.in_place import cache_length, draft_bindings, target_bindings
 from jetspec_triton.modules.draft_head import DraftHead
 from jetspec_triton.modules.llama import Llama
 from jetspec_triton.targets.base import TargetLimits
 from jetspec_triton.targets.openvino import OpenVINOTarget
+from jetspec_triton.targets.tensorrt import TensorRTTarget
 from jetspec_triton.targets.torch import TorchTarget
+from jetspec_triton.weights import load_tensors
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+
+from .onnx_runtime import OnnxRuntimeModel
 
 VOCAB = 96
 LAYERS = (0, 2)  # captured by the head
+WIDTH = 16
 SLOTS, CONTEXT, ROWS = 4, 96, 40  # three cache blocks a slot, and a part of one
 
 
@@ -114,3 +124,21 @@ class Built:
     def torch_draft(self) -> TorchDraft:
         model = self.model
         return TorchDraft(DraftHead.load(self.head), model.embed_tokens.weight, model.lm_head.weight, SLOTS, CONTEXT)
+
+    def in_place_target(self) -> TensorRTTarget:
+        """The TensorRT engine's code and graph, in float32, with ONNX Runtime in TensorRT's place."""
+        config, path, length = self.model.config, self.engines / "in_place_target.onnx", cache_length(CONTEXT, ROWS)
+        tensors = load_tensors(self.checkpoint)
+        write_inplace_target(config, tensors, LAYERS, length, path, dtype=np.float32)
+        bindings = target_bindings(config, len(LAYERS), length, torch.float32)
+        return TensorRTTarget(config, TargetLimits(SLOTS, CONTEXT, ROWS), OnnxRuntimeModel(path, bindings, SLOTS))
+
+    def in_place_draft(self) -> TensorRTDraft:
+        config, path = DraftConfig.load(self.head), self.engines / "in_place_draft.onnx"
+        length = cache_length(CONTEXT, ROWS, config.block_size)
+        embedding, lm_head = self.model.embed_tokens.weight.numpy(), self.model.lm_head.weight.numpy()
+        tensors = load_tensors(self.head)
+        write_inplace_draft(config, tensors, embedding, lm_head, WIDTH, config.depth, length, path, dtype=np.float32)
+        bindings = draft_bindings(config, config.depth, WIDTH, length, torch.float32)
+        model = OnnxRuntimeModel(path, bindings, SLOTS)
+        return TensorRTDraft(config, SLOTS, CONTEXT, config.depth, WIDTH, ROWS, model)

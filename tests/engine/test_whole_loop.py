@@ -1,4 +1,4 @@
-"""The decoding loop gives the same ids over OpenVINO as over PyTorch, with and without speculation."""
+"""The decoding loop gives the same ids over every engine as over PyTorch, with and without speculation."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ def texts(step: Step, mode: Sampling, **settings) -> list[list[int]]:
     return run(DecodingLoop(step, tiny_tokenizer(), VOCAB, **settings), PROMPTS, TOKENS, mode, **fields)
 
 
-@pytest.fixture(scope="module")
-def openvino(built) -> Step:
-    return open_step(built.engines, threads=1)
+@pytest.fixture(scope="module", params=["openvino", "in place"])
+def engine(request, built) -> Step:
+    if request.param == "openvino":
+        return open_step(built.engines, threads=1)
+    return LocalStep(built.in_place_target(), built.in_place_draft())
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +39,8 @@ def plain(built) -> dict[Sampling, list[list[int]]]:
     return ids
 
 
-def test_the_limits_are_those_of_the_build(openvino, built):
-    assert openvino.limits == LocalStep(built.torch_target(), built.torch_draft()).limits
+def test_the_limits_are_those_of_the_build(engine, built):
+    assert engine.limits == LocalStep(built.torch_target(), built.torch_draft()).limits
 
 
 @modes
@@ -48,8 +50,8 @@ def test_pytorch_speculates_the_same_ids(built, plain, mode):
 
 @modes
 @pytest.mark.parametrize("settings", [{}, {"speculate": False}, {"max_draft": 3}, {"prefill_rows": 7}], ids=str)
-def test_openvino_says_the_same_ids(openvino, plain, mode, settings):
-    assert texts(openvino, mode, **settings) == plain[mode]
+def test_every_engine_says_the_same_ids(engine, plain, mode, settings):
+    assert texts(engine, mode, **settings) == plain[mode]
 
 
 def test_int8_weights_keep_speculative_ids_equal_to_plain_ids(tmp_path):

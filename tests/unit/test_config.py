@@ -58,7 +58,7 @@ def test_a_directory_that_lost_a_file_is_refused_by_the_files_name(tmp_path):
 @pytest.mark.parametrize(
     "change, words",
     [
-        ({"engine": "tensorrt"}, ["tensorrt", "openvino"]),
+        ({"engine": "vulkan"}, ["vulkan", "openvino"]),
         ({"slots": 0}, ["slots", "0", "1", "256"]),
         ({"slots": 257}, ["slots", "257", "256"]),
         ({"context": 63}, ["context", "63", "64"]),

@@ -11,10 +11,10 @@ from .base import Forward, Rows, TargetEngine, TargetLimits
 
 
 class TorchTarget(TargetEngine):
-    def __init__(self, model: Llama, limits: TargetLimits):
+    def __init__(self, model: Llama, limits: TargetLimits, device: str = "cpu"):
         super().__init__(model.config, limits)
-        self._model = model
-        self._cache = KVCache.empty(model.config, limits.slots, limits.context + limits.rows_per_step)
+        self._model, self._device = model.to(device), device
+        self._cache = KVCache.empty(model.config, limits.slots, limits.context + limits.rows_per_step, device=device)
 
     @torch.inference_mode()
     def forward(self, rows: Rows) -> Forward:
@@ -28,14 +28,17 @@ class TorchTarget(TargetEngine):
             cache = KVCache(self._cache.k[:, slot : slot + 1], self._cache.v[:, slot : slot + 1])
             ids = torch.from_numpy(rows.tokens[span].astype(np.int64))[None]
             positions = length + torch.from_numpy(depths.astype(np.int64))[None]
-            out = self._model(ids, positions, mask, cache, length + torch.arange(count)[None])
+            write = length + torch.arange(count)[None]
+            ids, positions, mask, write = (t.to(self._device) for t in (ids, positions, mask, write))
+            out = self._model(ids, positions, mask, cache, write)
             hidden.append(out.hidden[0])
             features.append(out.features[0])
-        wanted = torch.cat(hidden)[torch.from_numpy(rows.logit_nodes.astype(np.int64))]
+        wanted = torch.cat(hidden)[torch.from_numpy(rows.logit_nodes.astype(np.int64)).to(self._device)]
         logits = self._model.logits(wanted)
-        return Forward(logits.numpy(), logits.logsumexp(-1).numpy(), torch.cat(features).numpy())
+        tensors = (logits, logits.logsumexp(-1), torch.cat(features))
+        return Forward(*(tensor.cpu().numpy() for tensor in tensors))
 
     def commit(self, slot: int, length: int, kept: np.ndarray) -> None:
-        source = length + torch.from_numpy(kept)
+        source = length + torch.from_numpy(kept).to(self._device)
         for cache in self._cache:
             cache[:, slot, :, length : length + len(kept)] = cache[:, slot][:, :, source]

@@ -1,4 +1,4 @@
-"""The OpenVINO draft head against the PyTorch oracle over rounds that share one batch."""
+"""The draft-head engines against the PyTorch oracle over rounds that share one batch."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from jetspec_triton.drafts.base import DraftInput
 from jetspec_triton.errors import ConfigError
 from jetspec_triton.step import LocalStep
 
-from .built import CONTEXT, LAYERS, SLOTS, VOCAB, Built
+from .built import CONTEXT, LAYERS, ROWS, SLOTS, VOCAB, Built
 
 HIDDEN = 64
 
 
-@pytest.fixture(scope="module")
-def draft(built):
-    return built.draft()
+@pytest.fixture(scope="module", params=["draft", "in_place_draft"])
+def draft(request, built):
+    return getattr(built, request.param)()
 
 
 @pytest.fixture(scope="module")
@@ -155,8 +155,9 @@ def test_rows_that_never_speculate_are_as_good_as_absent(draft, oracle):
 def test_a_full_context_in_the_last_slot_still_proposes(draft, oracle):
     """The block of a slot that is full must not reach into another slot's rows."""
     for engine in (draft, oracle):
-        engine.propose(inputs([Row(s, 0, 40, []) for s in range(SLOTS)]))
-        engine.propose(inputs([Row(s, 40, CONTEXT - 41, []) for s in range(SLOTS)]))
+        for start in range(0, CONTEXT - 1, ROWS):
+            count = min(ROWS, CONTEXT - 1 - start)
+            engine.propose(inputs([Row(s, start, count, []) for s in range(SLOTS)]))
     for slots in ([2], [3], [0, 1], [3, 2, 1, 0]):
         step = inputs([Row(s, CONTEXT - 1, 1, [s + 60]) for s in slots])
         assert_same(draft.propose(step), oracle.propose(step))
