@@ -15,7 +15,7 @@ class DraftInput(NamedTuple):
 
     slots: np.ndarray  # (B) int32
     lengths: np.ndarray  # (B) int32, context rows before this step; 0 starts a new sequence in the slot
-    features: np.ndarray  # (F, n_layers * H) float32
+    features: np.ndarray  # (F, n_layers * H); a tensor when the target is on a GPU
     feature_splits: np.ndarray  # (B + 1) int32
     emitted: np.ndarray  # (E) int32; the last token of a row is its anchor
     emitted_splits: np.ndarray  # (B + 1) int32; a row that emitted nothing gets no proposal
@@ -49,8 +49,8 @@ def _only(step: DraftInput, rows: np.ndarray) -> DraftInput:
     """The step without the other rows."""
 
     def pick(values: np.ndarray, splits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        parts = [values[splits[b] : splits[b + 1]] for b in rows]
-        return np.concatenate(parts), np.concatenate(([0], np.cumsum([len(p) for p in parts]))).astype(np.int32)
+        parts = [np.arange(splits[b], splits[b + 1]) for b in rows]
+        return values[np.concatenate(parts)], np.concatenate(([0], np.cumsum([len(p) for p in parts]))).astype(np.int32)
 
     features, feature_splits = pick(step.features, step.feature_splits)
     emitted, emitted_splits = pick(step.emitted, step.emitted_splits)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ class TargetStep(NamedTuple):
     emitted: np.ndarray  # (E) int32
     emitted_splits: np.ndarray  # (B + 1) int32
     log_probs: np.ndarray  # (E) float32
-    features: np.ndarray  # (F, n_layers * H) float32 of the rows committed in this step
+    features: np.ndarray  # (F, n_layers * H) of the rows committed in this step; a tensor when the engine is on a GPU
     feature_splits: np.ndarray  # (B + 1) int32
 
 
@@ -44,9 +45,21 @@ class Rows(NamedTuple):
 
 
 class Forward(NamedTuple):
+    """Arrays, or tensors of one kind on a device when the engine's own `draws` reads them there."""
+
     logits: np.ndarray  # (M, V) float32
     log_norm: np.ndarray  # (M) float32, log of the sum of exp(logits)
     features: np.ndarray  # (R, n_layers * H) float32
+
+
+class Wanted(NamedTuple):
+    """The nodes whose logits are wanted."""
+
+    owners: np.ndarray  # (M), row of the step
+    positions: np.ndarray  # (M), index in the sequence of the token drawn there
+
+
+Draws = Callable[[int], "tuple[int, float]"]  # index of a wanted node -> (token, its log-probability)
 
 
 class TargetEngine(ABC):
@@ -67,11 +80,29 @@ class TargetEngine(ABC):
     def commit(self, slot: int, length: int, kept: np.ndarray) -> None:
         """Keep the K/V of the nodes `kept` (indices inside the slot's row, ascending) after the slot's `length` rows."""
 
+    def draws(self, batch: StepBatch, wanted: Wanted, out: Forward) -> Draws:
+        """What the target says after each node whose logits are wanted. Here on the host, and only when asked."""
+
+        def draw(row: int) -> tuple[int, float]:
+            b, position, logits = wanted.owners[row], int(wanted.positions[row]), out.logits[row]
+            banned = batch.banned[batch.banned_splits[b] : batch.banned_splits[b + 1]]
+            if len(banned) and position < batch.banned_until[b]:
+                logits = logits.copy()
+                logits[banned] = -np.inf
+            params = Sampling(
+                float(batch.temperature[b]), int(batch.top_k[b]), float(batch.top_p[b]), int(batch.seeds[b])
+            )
+            token = sample(logits, position, params)
+            return token, float(logits[token] - out.log_norm[row])
+
+        return draw
+
     def extend(self, batch: StepBatch) -> TargetStep:
         """Run one step. Raises `StepFailed` when the batch does not fit what the slots hold or the limits."""
         self._check(batch)
         rows, logit_starts = _rows(batch)
         out = self.forward(rows)
+        draws = self.draws(batch, wanted_nodes(batch, rows), out)
         emitted, log_probs, kept_flat, emitted_splits, feature_splits = [], [], [], [0], [0]
         for b in range(len(batch.slots)):
             start, stop = batch.row_splits[b], batch.row_splits[b + 1]
@@ -79,12 +110,7 @@ class TargetEngine(ABC):
             length, slot = int(batch.lengths[b]), int(batch.slots[b])
             accepted: list[int] = []
             if batch.emit[b]:
-                params = Sampling(
-                    float(batch.temperature[b]), int(batch.top_k[b]), float(batch.top_p[b]), int(batch.seeds[b])
-                )
-                depths, offset = rows.depths[start:stop], logit_starts[b] - (forced - 1)
-                banned = batch.banned[batch.banned_splits[b] : batch.banned_splits[b + 1]]
-                draw = _Draw(out, offset, length + 1 + depths, params, banned, int(batch.banned_until[b]), log_probs)
+                draw = _Noted(draws, logit_starts[b] - (forced - 1), log_probs)
                 accepted, tokens = walk(batch.tokens[start:stop], batch.parents[start:stop], forced - 1, draw)
                 emitted += tokens
             kept = np.concatenate((np.arange(forced), np.asarray(accepted, np.int64)))
@@ -122,32 +148,21 @@ class TargetEngine(ABC):
             raise StepFailed(f"a row needs {need.max()} cache rows, a slot holds {limits.context}")
 
 
-class _Draw:
-    """The target's token after a node, with its log-probability noted in emission order."""
+class _Noted:
+    """The target's token after a node of one row, with its log-probability noted in emission order."""
 
-    def __init__(
-        self,
-        out: Forward,
-        offset: int,
-        positions: np.ndarray,
-        params: Sampling,
-        banned: np.ndarray,
-        banned_until: int,
-        log_probs: list[float],
-    ):
-        self.out, self.offset, self.positions, self.params = out, offset, positions, params
-        self.banned, self.banned_until, self.log_probs = banned, banned_until, log_probs
+    def __init__(self, draws: Draws, offset: int, log_probs: list[float]):
+        self.draws, self.offset, self.log_probs = draws, offset, log_probs
 
     def __call__(self, node: int) -> int:
-        row = self.offset + node
-        logits = self.out.logits[row]
-        position = int(self.positions[node])
-        if len(self.banned) and position < self.banned_until:
-            logits = logits.copy()
-            logits[self.banned] = -np.inf
-        token = sample(logits, position, self.params)
-        self.log_probs.append(float(logits[token] - self.out.log_norm[row]))
+        token, log_prob = self.draws(self.offset + node)
+        self.log_probs.append(log_prob)
         return token
+
+
+def wanted_nodes(batch: StepBatch, rows: Rows) -> Wanted:
+    owners = np.searchsorted(batch.row_splits, rows.logit_nodes, side="right") - 1
+    return Wanted(owners, batch.lengths[owners] + 1 + rows.depths[rows.logit_nodes])
 
 
 def _rows(batch: StepBatch) -> tuple[Rows, list[int]]:
