@@ -29,7 +29,7 @@ class Symbol(NamedTuple):
 
 _TORCH = "tensorrt_llm._torch"
 API = (
-    Symbol("tensorrt_llm.mapping", "Mapping", ("world_size", "tp_size", "rank")),
+    Symbol("tensorrt_llm.mapping", "Mapping.__init__", ("world_size", "tp_size", "rank")),
     Symbol("tensorrt_llm.bindings", "DataType", attributes=("HALF", "BF16")),
     Symbol("tensorrt_llm.bindings.internal.batch_manager", "CacheType", attributes=("SELF",)),
     Symbol("tensorrt_llm.llmapi.llm_args", "KvCacheConfig", ("max_tokens", "enable_block_reuse")),
