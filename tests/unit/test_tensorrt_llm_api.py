@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 
 import pytest
@@ -118,19 +118,18 @@ def test_devices():
 
 
 def test_models():
-    from dataclasses import replace
-
-    fits = replace(CONFIG, head_dim=64)
-    api.check_model(fits, torch.bfloat16, 1)
-    for config, dtype, ranks, told in (
-        (fits, torch.float32, 1, "float32"),
-        (fits, torch.float16, 2, "tensor_parallel is 2"),
-        (replace(fits, head_dim=40), torch.float16, 1, "head_dim is 40"),
-        (replace(fits, head_dim=512), torch.float16, 1, "head_dim is 512"),
-        (replace(fits, num_heads=64, num_kv_heads=1), torch.float16, 1, "64 query heads"),
+    fits, theta = replace(CONFIG, head_dim=64), CONFIG.rope_theta
+    api.check_model(fits, torch.bfloat16, theta, 1)
+    for config, dtype, read_theta, ranks, told in (
+        (fits, torch.float32, theta, 1, "float32"),
+        (fits, torch.float16, theta, 2, "tensor_parallel is 2"),
+        (fits, torch.float16, theta + 1, 1, "rope_theta of 10000.0.*reads 10001.0"),
+        (replace(fits, head_dim=40), torch.float16, theta, 1, "head_dim is 40"),
+        (replace(fits, head_dim=512), torch.float16, theta, 1, "head_dim is 512"),
+        (replace(fits, num_heads=64, num_kv_heads=1), torch.float16, theta, 1, "64 query heads"),
     ):
         with pytest.raises(ConfigError, match=told):
-            api.check_model(config, dtype, ranks)
+            api.check_model(config, dtype, read_theta, ranks)
 
 
 def test_the_operator_that_moves_rows():

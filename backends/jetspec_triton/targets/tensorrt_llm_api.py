@@ -128,8 +128,8 @@ def check_device(capability: tuple[int, int] | None) -> None:
         )
 
 
-def check_model(config: TargetConfig, dtype: torch.dtype, tensor_parallel: int) -> None:
-    """What the release's tree attention and this target can run."""
+def check_model(config: TargetConfig, dtype: torch.dtype, rope_theta: float, tensor_parallel: int) -> None:
+    """What the release's tree attention and this target can run. dtype, rope_theta: as the package read them."""
     if tensor_parallel != 1:
         raise ConfigError(
             f"tensor_parallel is {tensor_parallel}, supported is 1: every rank is a process of its own, and a step is "
@@ -137,6 +137,11 @@ def check_model(config: TargetConfig, dtype: torch.dtype, tensor_parallel: int) 
         )
     if dtype not in (torch.float16, torch.bfloat16):
         raise ConfigError(f"the checkpoint's dtype is {dtype}, tree attention takes float16 and bfloat16; convert it")
+    if rope_theta != config.rope_theta:
+        raise ConfigError(
+            f"config.json means a rope_theta of {config.rope_theta}, TensorRT-LLM {SUPPORTED} reads {rope_theta}; "
+            "write rope_theta at its top level"
+        )
     if config.head_dim % 16 or config.head_dim > 256:
         raise ConfigError(
             f"head_dim is {config.head_dim}, tree attention takes multiples of 16 up to 256; use another target"

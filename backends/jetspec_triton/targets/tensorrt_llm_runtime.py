@@ -73,7 +73,8 @@ class TensorRTLLMRuntime:
             max_num_tokens=self._most_tokens,
             max_seq_len=self._rows,
         )
-        check_model(config, model_config.torch_dtype, tensor_parallel)
+        theta = model_config.pretrained_config.rope_theta
+        check_model(config, model_config.torch_dtype, theta, tensor_parallel)
         self._capture = Capture(layers)
         self._model = _load(model_config, directory)
         self._cache = self._make_cache(config, model_config.torch_dtype)
