@@ -19,14 +19,17 @@ from jetspec_triton.targets.torch import TorchTarget
 from ..engine.target_rounds import assert_close, make_rows, play
 from ..unit.batches import BatchRow, chain_row, step_batch
 
-if not torch.cuda.is_available():
-    pytest.skip("torch sees no CUDA device", allow_module_level=True)
-if importlib.util.find_spec("tensorrt_llm") is None:
-    pytest.skip("tensorrt_llm is not installed", allow_module_level=True)
-
 LIMITS = TargetLimits(slots=4, context=256, rows_per_step=96)
 LAYERS, VOCAB = (0, 2), 96
 TOLERANCE = 0.03  # float16 against float32, of the largest value
+
+
+@pytest.fixture(scope="module", autouse=True)
+def package() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA device")
+    if importlib.util.find_spec("tensorrt_llm") is None:
+        pytest.skip("tensorrt_llm is not installed")
 
 
 def write_checkpoint(directory: Path, model_type: str) -> None:
