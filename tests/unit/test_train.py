@@ -104,6 +104,16 @@ def test_generation_needs_no_tokenizer():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
+def test_bfloat16_layers_show_nearly_the_same(tmp_path):
+    torch.manual_seed(0)
+    model = Llama(TARGET, DRAFT.target_layer_ids).eval().requires_grad_(False)
+    generate(model, some_prompts(), tmp_path, tmp_path / "kept", 500, size=3, seed=0, dtype=torch.bfloat16)
+    capture_shard(model.float(), tmp_path / "shard-0000.npz", tmp_path / "again" / "shard-0000")
+    for kept, again in zip(Corpus(tmp_path / "kept"), Corpus(tmp_path / "again")):
+        scale = np.abs(again.features).max()
+        np.testing.assert_allclose(kept.features[:-1], again.features[:-1], atol=0.05 * scale)
+
+
 def test_generation_goes_on_where_it_stopped(target, tmp_path):
     generate(target, some_prompts(), tmp_path, None, tokens=400, size=3, seed=0)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}

@@ -32,7 +32,7 @@ the target's own. Use it with the target whose weights and configuration have SH
 
 {source}
 
-No prompt shares eight consecutive words with the held-out sets below. Trained for {training["minutes"]:.0f} minutes with
+No given prompt shares eight consecutive words with the held-out sets below. Trained for {training["minutes"]:.0f} minutes with
 
     {training["command"]}
 

@@ -66,16 +66,18 @@ def sample(top: Tensor, index: Tensor, temperatures: Tensor, generator: torch.Ge
 class Batch:
     """`size` conversations in lockstep; the template's prefix is computed once for all.
 
-    On a GPU the layers run in bfloat16. The LM head stays float32: bfloat16 logits are too coarse for probabilities.
+    dtype: of the layers. The LM head stays float32: bfloat16 logits are too coarse for probabilities.
     """
 
-    def __init__(self, model: Llama, prompts: PromptFile, size: int, seed: tuple[int, int], device: str = "cpu"):
-        self.lm_head = model.lm_head.weight.to(device, torch.float32)
-        self.model = model.to(device, torch.float32 if device == "cpu" else torch.bfloat16)
+    def __init__(
+        self, model: Llama, prompts: PromptFile, size: int, seed: tuple[int, int], device: str, dtype: torch.dtype
+    ):
+        self.lm_head = model.lm_head.weight.detach().to(device, torch.float32)
+        self.model = model.to(device, dtype)
         self.prompts, self.device = prompts, device
         self.rng = np.random.default_rng(seed)
         self.generator = torch.Generator(device).manual_seed(seed[0] * 1000 + seed[1])
-        config, dtype = model.config, model.norm.weight.dtype
+        config = model.config
         self.length = min(MAX_LENGTH, config.max_position_embeddings)
         self.top = min(TOP, config.vocab_size)
         self.cache = KVCache.empty(config, size, self.length, dtype, device)
@@ -145,14 +147,19 @@ def generate(
     size: int,
     seed: int,
     device: str = "cpu",
+    dtype: torch.dtype | None = None,
 ) -> None:
-    """Write shards of about `SHARD_TOKENS` tokens to `out` until it holds at least `tokens`."""
+    """Write shards of about `SHARD_TOKENS` tokens to `out` until it holds at least `tokens`.
+
+    dtype: of the target's layers, by default float32 on the CPU and bfloat16 elsewhere.
+    """
     out.mkdir(parents=True, exist_ok=True)
     shards = sorted(out.glob("shard-????.npz"))
     number, have = len(shards), sum(len(np.load(shard)["tokens"]) for shard in shards)
     if have >= tokens:
         return
-    batch = Batch(model, prompts, size, (seed, number), device)
+    dtype = dtype or (torch.float32 if device == "cpu" else torch.bfloat16)
+    batch = Batch(model, prompts, size, (seed, number), device, dtype)
     finished: list[dict[str, np.ndarray]] = []
     bar = tqdm(total=tokens, initial=have, unit="tok", smoothing=0.05, mininterval=20)
     while have < tokens:
