@@ -38,7 +38,9 @@ class Calibration:
 
     def observe_head(self, sampled: bool, depth: int, stated: np.ndarray, hit: int) -> None:
         """stated: the candidates' probabilities `(W,)` below a path that was right; hit: the right one, -1 for none."""
-        hits, trials = (table[int(sampled), min(depth, _DEPTH_CLASSES - 1)] for table in (self._head_hits, self._head_trials))
+        hits, trials = (
+            table[int(sampled), min(depth, _DEPTH_CLASSES - 1)] for table in (self._head_hits, self._head_trials)
+        )
         bins = np.abs(stated[:, None] - _KNOTS).argmin(axis=1)
         decay = _DECAY ** np.bincount(bins, minlength=len(_KNOTS))
         trials *= decay

@@ -33,7 +33,7 @@ class Sequence:
         self._lookup = NgramLookup() if lookup and self.drafting else None
         if self._lookup:
             self._lookup.extend(self.ids)
-        self._head: tuple[np.ndarray, np.ndarray] | None = None  # ids (depth, W), stated probabilities (depth, W + 1, W)
+        self._head: tuple[np.ndarray, np.ndarray] | None = None  # ids and stated probabilities, see `Candidates`
         self._candidates: Candidates | None = None
 
     @property

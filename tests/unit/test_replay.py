@@ -63,7 +63,7 @@ def test_replay_gives_the_rounds_of_the_engines(temperature, nodes, lookup):
         served = collect(loop, [make])[0]
         ids = [token for delta in served for token in delta.ids]
         text = text_of(target, prompt + ids, len(prompt))
-        drafts = Drafts(head, target.embed_tokens.weight, text)
+        drafts = Drafts(head, target.embed_tokens.weight, target.lm_head.weight, text)
         replayed = replay.stream(drafts, sampling, end_ids)
         assert [delta.ids for delta in replayed] == [delta.ids for delta in served]
         assert replayed[-1].finish.accepted_by_depth == served[-1].finish.accepted_by_depth

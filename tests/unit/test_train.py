@@ -49,7 +49,14 @@ def fresh_head(target, corpus):
 
 def fresh_trainer(target, corpus, steps=6, **flags):
     config = TrainConfig(steps=steps, sequences=3, anchors=6, short_rows=3, candidates=24, first_anchor=2, **flags)
-    return Trainer(fresh_head(target, corpus), target.embed_tokens.weight.detach(), corpus, config, DRAFT.target_layer_ids)
+    return Trainer(
+        fresh_head(target, corpus),
+        target.embed_tokens.weight.detach(),
+        target.lm_head.weight.detach(),
+        corpus,
+        config,
+        DRAFT.target_layer_ids,
+    )
 
 
 def test_capture_is_the_targets_own_forward(target, corpus):
@@ -241,5 +248,7 @@ def test_chains_emit_the_whole_text(target, corpus):
         np.testing.assert_array_equal(text.tokens, alone.tokens)
         np.testing.assert_allclose(text.features, alone.features, atol=2e-3)
         answer = text.tokens[len(prompt) :]
-        tokens, rounds = play_chain(answer, propose(head, embedding, text, len(prompt) + np.arange(len(answer) - 1)))
+        tokens, rounds = play_chain(
+            answer, propose(head, embedding, embedding, text, len(prompt) + np.arange(len(answer) - 1))
+        )
         assert tokens == len(answer) - 1 and rounds <= tokens

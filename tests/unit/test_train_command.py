@@ -24,6 +24,9 @@ def test_a_target_gets_a_head_with_its_evaluation_and_card(tmp_path, capfd):
     assert config.target_layer_ids == (0, 1, 2) and config.block_size == 4
     result = json.loads((tmp_path / "head" / "evaluation.json").read_text())
     assert result["mean"]["as_served"]["16"] >= 1
+    log = json.loads((tmp_path / "work" / "head.json").read_text())["log"]
+    curve = [entry["tokens_per_round"] for entry in log if "tokens_per_round" in entry]
+    assert curve and all(figure >= 1 for figure in curve)
     assert "own.jsonl" in (tmp_path / "head" / "README.md").read_text()
     texts = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").glob("*/text/*")}
     assert main(command) == 0

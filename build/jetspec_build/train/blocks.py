@@ -28,7 +28,7 @@ class Blocks(NamedTuple):
     @property
     def positions(self) -> Tensor:
         """`(B, A, D)`."""
-        return self.anchors[..., None] + torch.arange(self.ids.shape[2])
+        return self.anchors[..., None] + torch.arange(self.ids.shape[2], device=self.anchors.device)
 
 
 def make_blocks(
@@ -51,8 +51,8 @@ def make_blocks(
 def block_mask(anchors: Tensor, context: int, rows: int) -> Tensor:
     """`(B, A)` anchor positions -> `(B, A * rows, context + A * rows)` boolean."""
     batch, count = anchors.shape
-    sees_context = torch.arange(context) < anchors.repeat_interleave(rows, dim=1)[..., None]
-    own = torch.block_diag(*[torch.ones(rows, rows, dtype=torch.bool).tril()] * count)
+    sees_context = torch.arange(context, device=anchors.device) < anchors.repeat_interleave(rows, dim=1)[..., None]
+    own = torch.block_diag(*[torch.ones(rows, rows, dtype=torch.bool, device=anchors.device).tril()] * count)
     return torch.cat((sees_context, own.expand(batch, -1, -1)), dim=2)
 
 
@@ -62,7 +62,7 @@ def forward_blocks(head: DraftHead, embedding: Tensor, blocks: Blocks) -> Tensor
     context = blocks.features.shape[1]
     hidden = head(
         head.fuse(blocks.features),
-        torch.arange(context).expand(batch, -1),
+        torch.arange(context, device=blocks.ids.device).expand(batch, -1),
         F.embedding(blocks.ids.flatten(1), embedding),
         blocks.positions.flatten(1),
         block_mask(blocks.anchors, context, rows),

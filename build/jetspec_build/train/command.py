@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
+CURVE_PROMPTS = 4  # a set, for the curve while training
 SMALL_TARGET = 100_000_000  # bytes of weights; below, a few minutes of training are enough
 
 
@@ -32,7 +32,7 @@ def add_commands(commands, cache: Path) -> None:
     train.add_argument("--tokens", type=int, help="tokens of training text (default: by the target's size)")
     train.add_argument("--minutes", type=float, help="minutes of training (default: by the target's size)")
     train.add_argument("--batch", type=int, default=96, help="conversations written at once")
-    train.add_argument("--device", default="cpu", help="where the text is written: cpu or cuda")
+    train.add_argument("--device", default="cpu", help="where torch runs: cpu or cuda")
     train.add_argument("--layers", type=int, nargs="+", help="target layers the head reads (default: five, spread)")
     train.add_argument("--num-layers", type=int, default=1, help="layers of the head")
     train.add_argument("--block-size", type=int, default=8, help="depth of a draft plus one")
@@ -55,7 +55,7 @@ def _run(command):
 
         try:
             return command(args)
-        except (JetSpecError, OSError, ValueError, subprocess.CalledProcessError, ModuleNotFoundError) as error:
+        except (JetSpecError, OSError, ValueError, ModuleNotFoundError) as error:
             print(f"jetspec {args.command}: {error}", file=sys.stderr)
             return 1
 
@@ -77,10 +77,14 @@ def _evaluate(args) -> int:
 
 def _result(args, head: Path, **options) -> dict:
     from .evaluate import evaluate
+
+    return evaluate(head, args.target, _sets(args), args.heldout / "texts", args.eval_tokens, **options)
+
+
+def _sets(args) -> dict[str, list[str]]:
     from .prompt_sets import SETS, load_prompts, spread
 
-    sets = {name: spread(load_prompts(name, args.heldout), args.eval_prompts) for name in SETS}
-    return evaluate(head, args.target, sets, args.heldout / "texts", args.eval_tokens, **options)
+    return {name: spread(load_prompts(name, args.heldout), args.eval_prompts) for name in SETS}
 
 
 def _train(args) -> int:
@@ -155,6 +159,8 @@ def _write_text(args, prompts, run: Path, layers: list[int], target_hash: str, t
 
 def _train_head(args, config, prompts, run: Path, layers: list[int], state: Path, minutes: float) -> None:
     from .corpus import Corpus
+    from .evaluate import Curve
+    from .train import main as train
 
     flags = {
         "--target": args.target,
@@ -169,12 +175,13 @@ def _train_head(args, config, prompts, run: Path, layers: list[int], state: Path
         "--mask-token-id": unused_token(Corpus(run / "captured"), config.vocab_size),
         "--first-anchor": max(2, len(prompts.prefix)),
     }
-    command = [sys.executable, "-m", "jetspec_build.train.train", "--layers", *map(str, layers)]
+    command = ["--layers", *map(str, layers), "--device", args.device]
     command += [str(part) for pair in flags.items() for part in pair]
     if args.start_from:
         command += ["--start-from", str(args.start_from)]
     print(f"training for {minutes:g} minutes ...", flush=True)
-    subprocess.run(command, check=True)
+    sets = {name: some[:CURVE_PROMPTS] for name, some in _sets(args).items()}
+    train(command, Curve(args.target, tuple(layers), sets, args.heldout / "texts"))
 
 
 def unused_token(corpus, vocab_size: int) -> int:

@@ -18,6 +18,7 @@ from jetspec_triton.checkpoint import TargetConfig
 from jetspec_triton.modules.draft_head import DraftHead
 from jetspec_triton.sampling import Sampling
 from jetspec_triton.weights import load_tensors
+from torch import Tensor
 from tqdm import tqdm
 
 from .hashes import checkpoint_hash
@@ -29,6 +30,7 @@ BUDGETS = (4, 8, 16, 32, 64, 256)
 TEMPERATURES = (0.0, 1.0)
 SEED = 7  # of the first prompt's sampling; each next prompt has the next seed
 BINS = 10
+CURVE_TOKENS, CURVE_NODES = 48, 16
 DEFINITION = __doc__.partition("\n\n")[2].strip().replace("\n", " ")
 
 
@@ -82,12 +84,12 @@ def evaluate(
     head = DraftHead.load(head_directory)
     held_out = HeldOut(target, head.config.target_layer_ids, sets, cache, tokens)
     head.config.check_target(held_out.config)
-    embedding = torch.from_numpy(load_tensors(target)["embed_tokens.weight"])
+    tables = embedding_and_lm_head(target)
     results = {}
     for temperature in temperatures:
         texts = held_out.texts(temperature)
         drafts = {
-            name: [(Drafts(head, embedding, text, depth), sampling) for text, sampling in some]
+            name: [(Drafts(head, *tables, text, depth), sampling) for text, sampling in some]
             for name, some in texts.items()
         }
         results[temperature] = _at_temperature(drafts, held_out, budgets, f"T={temperature:g}")
@@ -112,6 +114,30 @@ def evaluate(
         cold, hot = (results[t]["mean"]["as_served"] for t in (0.0, 1.0))
         result["temperature_1_over_0"] = {key: hot[key] / cold[key] for key in cold}
     return result
+
+
+def embedding_and_lm_head(target: Path) -> tuple[Tensor, Tensor]:
+    """The target's `(V, H)` tables, which the head shares."""
+    tensors = load_tensors(target)
+    embedding = torch.from_numpy(tensors["embed_tokens.weight"])
+    tied = TargetConfig.load(target).tie_word_embeddings
+    return embedding, embedding if tied else torch.from_numpy(tensors["lm_head.weight"])
+
+
+class Curve:
+    """Tokens per round of a head in training: the mean of the sets, greedy, as served, on a few short held-out texts."""
+
+    def __init__(self, target: Path, layers: tuple[int, ...], sets: Mapping[str, Sequence[str]], cache: Path):
+        self._held_out = HeldOut(target, layers, sets, cache, CURVE_TOKENS)
+        self._tables = embedding_and_lm_head(target)
+
+    def __call__(self, head: DraftHead) -> float:
+        drafts = {
+            name: [(Drafts(head, *self._tables, text), sampling) for text, sampling in some]
+            for name, some in self._held_out.texts(0.0).items()
+        }
+        result = _at_temperature(drafts, self._held_out, (CURVE_NODES,), "held-out")
+        return result["mean"]["as_served"][str(CURVE_NODES)]
 
 
 def _at_temperature(

@@ -31,18 +31,19 @@ class Candidates:
 
     def __init__(self, rng: np.random.Generator, labels: Tensor, size: int, count: int):
         """`labels` are draft vocabulary indices (-1 for none), `size` the draft vocabulary's length."""
-        named = torch.zeros(size, dtype=torch.bool)
+        device = labels.device
+        named = torch.zeros(size, dtype=torch.bool, device=device)
         named[labels[labels >= 0]] = True
         rest = torch.nonzero(~named)[:, 0]
         take = max(count - (size - len(rest)), size // 32) if count else len(rest)
         take = min(take, len(rest))
-        picked = rest[torch.from_numpy(rng.permutation(len(rest))[:take])] if take < len(rest) else rest
+        picked = rest[torch.from_numpy(rng.permutation(len(rest))[:take]).to(device)] if take < len(rest) else rest
         self.rows = torch.cat((torch.nonzero(named)[:, 0], picked))
-        self.offset = torch.zeros(len(self.rows))
+        self.offset = torch.zeros(len(self.rows), device=device)
         if take:
             self.offset[-take:] = math.log(len(rest) / take)
-        self.slots = torch.full((size,), -1)
-        self.slots[self.rows] = torch.arange(len(self.rows))
+        self.slots = torch.full((size,), -1, device=device)
+        self.slots[self.rows] = torch.arange(len(self.rows), device=device)
 
 
 def soft_cross_entropy(

@@ -27,18 +27,12 @@ AT_ONCE = 32  # anchors whose candidates are computed together
 PAST_END = -1  # stands for the token after the last known one; it follows an end token, so nothing shows it
 
 
-def candidates(head: DraftHead, embedding: Tensor, text: KnownText, anchors: np.ndarray) -> tuple:
-    """(ids, log-probabilities) of every anchor position `(A,)`, as `StepResult` has them for every row."""
-    proposals = propose(head, embedding, text, anchors)
-    return proposals.ids, proposals.log_probs
-
-
 class Drafts:
     """A head's candidates along one text, computed where they are asked for."""
 
-    def __init__(self, head: DraftHead, embedding: Tensor, text: KnownText, depth: int | None = None):
+    def __init__(self, head: DraftHead, embedding: Tensor, lm_head: Tensor, text: KnownText, depth: int | None = None):
         self.text, self.depth = text, depth or head.config.depth
-        self._head, self._embedding = head, embedding
+        self._head, self._tables = head, (embedding, lm_head)
         self._chunks: dict[int, tuple] = {}
 
     def at(self, anchor: int) -> tuple[np.ndarray, np.ndarray]:
@@ -48,7 +42,7 @@ class Drafts:
         if number not in self._chunks:
             first = self.text.prompt_length + number * AT_ONCE
             anchors = np.arange(first, min(first + AT_ONCE, len(self.text.tokens)))
-            self._chunks[number] = candidates(self._head, self._embedding, self.text, anchors)
+            self._chunks[number] = propose(self._head, *self._tables, self.text, anchors)
         ids, log_probs = self._chunks[number]
         return ids[row, : self.depth], log_probs[row, : self.depth]
 

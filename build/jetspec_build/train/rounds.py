@@ -24,9 +24,11 @@ class Proposals(NamedTuple):
 
 
 @torch.inference_mode()
-def propose(head: DraftHead, embedding: Tensor, text: KnownText, anchors: np.ndarray, at_once: int = 32) -> Proposals:
-    """The head's proposals at every anchor position `(A,)` of a text."""
-    lm_head = embedding[head.draft_vocab.long()]
+def propose(
+    head: DraftHead, embedding: Tensor, lm_head: Tensor, text: KnownText, anchors: np.ndarray, at_once: int = 32
+) -> Proposals:
+    """The head's proposals at every anchor position `(A,)` of a text. embedding, lm_head: the target's, `(V, H)`."""
+    lm_head = lm_head[head.draft_vocab.long()]
     ids, log_probs = [], []
     for start in range(0, len(anchors), at_once):
         some = anchors[start : start + at_once]

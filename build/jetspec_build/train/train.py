@@ -7,10 +7,12 @@ ends with the same weights as one that was never interrupted.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import math
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,19 +24,18 @@ from jetspec_triton.modules.llama import Llama
 from torch import Tensor
 from tqdm import tqdm
 
-from .blocks import choose_anchors, forward_blocks, make_blocks
+from .blocks import Blocks, choose_anchors, forward_blocks, make_blocks
 from .capture import LAYERS
 from .corpus import Corpus, Sample
 from .initialise import choose_draft_vocab, new_head
 from .loss import Candidates, depth_weights, sharpen, soft_cross_entropy
 
 
-
-
 @dataclass(frozen=True)
 class TrainConfig:
-    """How long and how to train. With `steps` 0 the schedule follows the processor time (of all threads) until `minutes` are spent,
-    so that a pause or a busy machine does not shorten the training."""
+    """How long and how to train. With `steps` 0 the schedule follows the time until `minutes` are spent; on a CPU that is
+    processor time a thread, so that a pause or a busy machine does not shorten the training.
+    """
 
     steps: int = 0
     minutes: float = 20.0
@@ -57,10 +58,20 @@ class Trainer:
     """The head, its optimizer and the step counter; `save` and `load` keep all three."""
 
     def __init__(
-        self, head: DraftHead, embedding: Tensor, corpus: Corpus, config: TrainConfig, captured: Sequence[int]
+        self,
+        head: DraftHead,
+        embedding: Tensor,
+        lm_head: Tensor,
+        corpus: Corpus,
+        config: TrainConfig,
+        captured: Sequence[int],
+        device: str = "cpu",
     ):
-        """captured: the target layers whose features the corpus holds, the head's among them."""
-        self.head, self.embedding, self.corpus, self.config = head.train(), embedding, corpus, config
+        """embedding, lm_head: the target's, `(V, H)`. captured: the target layers whose features the corpus holds, the
+        head's among them. device: where torch trains; on a GPU products are in bfloat16.
+        """
+        self.head, self.corpus, self.config, self.device = head.to(device).train(), corpus, config, device
+        self.embedding, self._full_lm_head = embedding.to(device), lm_head.to(device)
         self._columns = [captured.index(layer) for layer in head.config.target_layer_ids]
         self._index_vocab()
         self.optimizer = torch.optim.AdamW(
@@ -71,9 +82,9 @@ class Trainer:
 
     def _index_vocab(self) -> None:
         vocab = self.head.draft_vocab.long()
-        self.lm_head = self.embedding[vocab]
-        self.draft_index = torch.full((len(self.embedding),), -1)
-        self.draft_index[vocab] = torch.arange(len(vocab))
+        self.lm_head = self._full_lm_head[vocab]
+        self.draft_index = torch.full((len(self.embedding),), -1, device=self.device)
+        self.draft_index[vocab] = torch.arange(len(vocab), device=self.device)
 
     def fused_layers(self, features: np.ndarray) -> np.ndarray:
         """The captured features `(T, n * H)` of the layers that the head reads."""
@@ -101,13 +112,14 @@ class Trainer:
         anchors = [
             choose_anchors(rng, len(s.tokens), s.answer_start, config.anchors, config.first_anchor) for s in samples
         ]
-        blocks = make_blocks(
+        made = make_blocks(
             [s.tokens for s in samples],
             [self.fused_layers(s.features) for s in samples],
             anchors,
             rows,
             self.head.config.mask_token_id,
         )
+        blocks = Blocks(*(tensor.to(self.device) for tensor in made))
         hidden, above, labels, probs, depths = [], [], [], [], []
         states = forward_blocks(self.head, self.embedding, blocks)
         for i, (sample, at) in enumerate(zip(samples, anchors)):
@@ -119,32 +131,38 @@ class Trainer:
             labels.append(torch.from_numpy(sample.top_ids[source].astype(np.int64)))
             probs.append(torch.from_numpy(sample.top_probs[source].astype(np.float32)))
             depths.append(torch.from_numpy(depth))
-        mass = sharpen(torch.cat(probs), config.temperature)
-        index = self.draft_index[torch.cat(labels)].masked_fill(mass < config.label_floor, -1)
+        mass = sharpen(torch.cat(probs).to(self.device), config.temperature)
+        index = self.draft_index[torch.cat(labels).to(self.device)].masked_fill(mass < config.label_floor, -1)
         candidates = Candidates(rng, index, len(self.lm_head), config.candidates)
-        states, depth = torch.cat(hidden), torch.cat(depths)
+        states, depth = torch.cat(hidden), torch.cat(depths).to(self.device)
         weights = depth_weights(depth.float(), config.gamma)
         loss = soft_cross_entropy(states, self.lm_head, index, mass, candidates)
         if self.head.parent is not None:
             below = depth > 1  # the first depth's parent is the anchor, which the block itself reads
-            corrected = self.head.parent(states[below], self.embedding[torch.cat(above)[below]])
+            corrected = self.head.parent(states[below], self.embedding[torch.cat(above).to(self.device)[below]])
             conditional = soft_cross_entropy(corrected, self.lm_head, index[below], mass[below], candidates)
             share = config.marginal_share
             loss = loss.index_put((below.nonzero()[:, 0],), share * loss[below] + (1 - share) * conditional)
         return (loss * weights).sum() / weights.sum(), sum(map(len, anchors))
 
     def train_step(self) -> None:
-        began = time.process_time()
+        began = self._clock()
         for group in self.optimizer.param_groups:
             group["lr"] = self.config.lr * schedule(self.progress)
-        loss, anchors = self.loss(np.random.default_rng([self.config.seed, 1, self.step]))
+        with torch.autocast(self.device.split(":")[0], torch.bfloat16, enabled=self.device != "cpu"):
+            loss, anchors = self.loss(np.random.default_rng([self.config.seed, 1, self.step]))
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.head.parameters(), 1.0)
         self.optimizer.step()
         self.step += 1
-        self.seconds += time.process_time() - began
-        self.log.append({"step": self.step, "seconds": self.seconds, "loss": loss.item(), "anchors": anchors})
+        entry = {"step": self.step, "loss": loss.item(), "anchors": anchors}
+        self.seconds += self._clock() - began
+        self.log.append({**entry, "seconds": self.seconds})
+
+    def _clock(self) -> float:
+        """Seconds of training: a thread's processor time on a CPU (see `TrainConfig`), else the wall's."""
+        return time.process_time() / torch.get_num_threads() if self.device == "cpu" else time.monotonic()
 
     def save(self, path: Path) -> None:
         state = {"head": self.head.state_dict(), "optimizer": self.optimizer.state_dict(), "log": self.log}
@@ -154,7 +172,7 @@ class Trainer:
         partial.rename(path)
 
     def load(self, path: Path) -> None:
-        state = torch.load(path, weights_only=True)
+        state = torch.load(path, weights_only=True, map_location=self.device)
         self.head.load_state_dict(state["head"])
         self._index_vocab()
         self.optimizer.load_state_dict(state["optimizer"])
@@ -168,12 +186,27 @@ def schedule(progress: float, warm_up: float = 0.04, last: float = 0.1) -> float
     return last + (1 - last) * 0.5 * (1 + math.cos(math.pi * (progress - warm_up) / (1 - warm_up)))
 
 
-def train(trainer: Trainer, state: Path, save_minutes: float = 3.0) -> None:
-    """Run to the end of the schedule, keeping `state` up to date."""
+def train(
+    trainer: Trainer,
+    state: Path,
+    save_minutes: float = 3.0,
+    evaluate: Callable[[DraftHead], float] | None = None,
+    evaluations: int = 8,
+) -> None:
+    """Run to the end of the schedule, keeping `state` up to date.
+
+    evaluate: held-out tokens per round of a head; the log gets it `evaluations` times at even distances.
+    """
     bar = tqdm(total=1000, initial=int(1000 * trainer.progress), unit="permille", mininterval=10)
     saved = trainer.seconds
     while trainer.progress < 1:
+        share = int(trainer.progress * evaluations)
         trainer.train_step()
+        if evaluate and int(trainer.progress * evaluations) > share:
+            with torch.inference_mode():
+                figure = evaluate(copy.deepcopy(trainer.head).cpu().eval())
+            trainer.log[-1]["tokens_per_round"] = figure
+            tqdm.write(f"step {trainer.step}: {figure:.2f} held-out tokens per round", file=sys.stderr)
         recent = trainer.log[-50:]
         loss, seconds = np.mean([entry["loss"] for entry in recent]), recent[-1]["seconds"] - recent[0]["seconds"]
         rate = sum(entry["anchors"] for entry in recent[1:]) / max(seconds, 1e-9)
@@ -185,7 +218,8 @@ def train(trainer: Trainer, state: Path, save_minutes: float = 3.0) -> None:
     trainer.save(state)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None, evaluate: Callable[[DraftHead], float] | None = None) -> None:
+    """Train from captured shards; `evaluate` as in `train`."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True, help="folder of captured shards")
@@ -194,7 +228,7 @@ def main() -> None:
     parser.add_argument("--start-from", type=Path, help="a trained head whose weights to start from")
     parser.add_argument("--init", choices=("random", "last", "spread"), default="last")
     parser.add_argument("--layers", type=int, nargs="+", default=LAYERS, help="target layers that the head reads")
-    parser.add_argument("--captured-layers", type=int, nargs="+", help="layers in the corpus (default: --layers)")
+    parser.add_argument("--device", default="cpu", help="where torch trains, e.g. cuda")
     parser.add_argument("--num-layers", type=int, default=1)
     parser.add_argument("--kv-heads", type=int, default=3)
     parser.add_argument("--block-size", type=int, default=8)
@@ -203,7 +237,7 @@ def main() -> None:
     parser.add_argument("--mask-token-id", type=int, default=5)
     for name, value in vars(TrainConfig()).items():
         parser.add_argument("--" + name.replace("_", "-"), type=type(value), default=value)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     config = TrainConfig(**{name: getattr(args, name) for name in vars(TrainConfig())})
     torch.set_flush_denormal(True)
     target, corpus = Llama.load(args.target), Corpus(args.data)
@@ -229,12 +263,12 @@ def main() -> None:
     if args.start_from:
         weights = DraftHead.load(args.start_from).state_dict()
         head.load_state_dict({**head.state_dict(), **weights, "draft_vocab": head.draft_vocab})
-    captured = args.captured_layers or args.layers
-    trainer = Trainer(head, target.embed_tokens.weight.detach(), corpus, config, captured)
+    tables = (target.embed_tokens.weight.detach(), target.lm_head.weight.detach())
+    trainer = Trainer(head, *tables, corpus, config, corpus.layers or args.layers, args.device)
     state = args.state or args.data.parent / f"{args.out.name}.state"
     if state.exists():
         trainer.load(state)
-    train(trainer, state)
+    train(trainer, state, evaluate=evaluate)
     head.save(args.out)
     flags = {name: str(value) for name, value in vars(args).items()}
     report = {"tokens": corpus.tokens, "conversations": len(corpus), "flags": flags}
