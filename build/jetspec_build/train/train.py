@@ -112,14 +112,7 @@ class Trainer:
         anchors = [
             choose_anchors(rng, len(s.tokens), s.answer_start, config.anchors, config.first_anchor) for s in samples
         ]
-        made = make_blocks(
-            [s.tokens for s in samples],
-            [self.fused_layers(s.features) for s in samples],
-            anchors,
-            rows,
-            self.head.config.mask_token_id,
-        )
-        blocks = Blocks(*(tensor.to(self.device) for tensor in made))
+        blocks = Blocks(*(tensor.to(self.device) for tensor in self.blocks(samples, anchors, rows)))
         hidden, above, labels, probs, depths = [], [], [], [], []
         states = forward_blocks(self.head, self.embedding, blocks)
         for i, (sample, at) in enumerate(zip(samples, anchors)):
@@ -144,6 +137,11 @@ class Trainer:
             share = config.marginal_share
             loss = loss.index_put((below.nonzero()[:, 0],), share * loss[below] + (1 - share) * conditional)
         return (loss * weights).sum() / weights.sum(), sum(map(len, anchors))
+
+    def blocks(self, samples: Sequence[Sample], anchors: Sequence[np.ndarray], rows: int) -> Blocks:
+        """The head's input at the anchors of every conversation."""
+        features = [self.fused_layers(s.features) for s in samples]
+        return make_blocks([s.tokens for s in samples], features, anchors, rows, self.head.config.mask_token_id)
 
     def train_step(self) -> None:
         began = self._clock()
@@ -218,7 +216,11 @@ def train(
     trainer.save(state)
 
 
-def main(argv: Sequence[str] | None = None, evaluate: Callable[[DraftHead], float] | None = None) -> None:
+def main(
+    argv: Sequence[str] | None = None,
+    evaluate: Callable[[DraftHead], float] | None = None,
+    make: type[Trainer] = Trainer,
+) -> None:
     """Train from captured shards; `evaluate` as in `train`."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--target", type=Path, required=True)
@@ -264,7 +266,7 @@ def main(argv: Sequence[str] | None = None, evaluate: Callable[[DraftHead], floa
         weights = DraftHead.load(args.start_from).state_dict()
         head.load_state_dict({**head.state_dict(), **weights, "draft_vocab": head.draft_vocab})
     tables = (target.embed_tokens.weight.detach(), target.lm_head.weight.detach())
-    trainer = Trainer(head, *tables, corpus, config, corpus.layers or args.layers, args.device)
+    trainer = make(head, *tables, corpus, config, corpus.layers or args.layers, args.device)
     state = args.state or args.data.parent / f"{args.out.name}.state"
     if state.exists():
         trainer.load(state)
