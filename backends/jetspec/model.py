@@ -4,6 +4,7 @@ import threading
 import time
 
 import triton_python_backend_utils as pb_utils
+from jetspec_triton.candidates import MAX_DEPTH
 from jetspec_triton.chat import PromptEncoder
 from jetspec_triton.checkpoint import TargetConfig
 from jetspec_triton.config import LoopSettings, Manifest, engine_directory, triton_parameters
@@ -24,7 +25,7 @@ class TritonPythonModel:
         self._settings = LoopSettings.parse(parameters)
         self._encoder = PromptEncoder(directory, manifest.context)
         self._end_ids = frozenset(target.eos_token_ids)
-        self._metrics = TritonMetrics(manifest.draft_depth)
+        self._metrics = TritonMetrics(MAX_DEPTH)
         self._loop = DecodingLoop(
             EnsembleStep(StepLimits(manifest.slots, manifest.context, manifest.rows_per_step, manifest.draft_depth)),
             self._encoder.tokenizer,

@@ -40,9 +40,13 @@ NO_CAP = 1 << 30
 
 
 class CostCurve:
-    """Seconds of one round by the number of its rows, made monotone; `slope[k]` is the cheapest way to add rows to `k`."""
+    """Seconds of one round by the number of its rows, made monotone; `slope[k]` is the cheapest way to add rows to `k`.
 
-    def __init__(self, rows: Seq[int], seconds: Seq[float]):
+    draft_seconds: of the draft head's own forward, which a round pays only when a sequence asks for it.
+    """
+
+    def __init__(self, rows: Seq[int], seconds: Seq[float], draft_seconds: float = 0.0):
+        self.draft_seconds = draft_seconds
         grid = np.arange(max(rows) + 1)
         curve = np.maximum.accumulate(np.interp(grid, rows, seconds))
         self.seconds = curve.tolist()
@@ -58,8 +62,13 @@ class CostCurve:
         return cls([0, max_rows], [1.0, 1.0])
 
 
-def plan(proposals: Seq[Proposal | None], cost: CostCurve, base_rows: int, max_nodes: int) -> list[Draft]:
-    """Choose the drafted nodes of every sequence (None drafts nothing). `base_rows` are the rows of the round without any draft."""
+def plan(
+    proposals: Seq[Proposal | None], cost: CostCurve, base_rows: int, max_nodes: int, overhead: float = 0.0
+) -> list[Draft]:
+    """Choose the drafted nodes of every sequence (None drafts nothing).
+
+    base_rows: rows of the round without any draft. overhead: seconds that the round costs beside its rows.
+    """
     drafts = [Draft([], []) for _ in proposals]
     limit = min(max_nodes, cost.max_rows - base_rows)
     heap: list = []
@@ -76,7 +85,7 @@ def plan(proposals: Seq[Proposal | None], cost: CostCurve, base_rows: int, max_n
             if siblings := proposal.children(root):
                 push(s, 0, root, siblings, 0, 1.0)
     gain = float(len(proposals))
-    best_rate, best_count = gain / cost.seconds[min(base_rows, cost.max_rows)], 0
+    best_rate, best_count = gain / (overhead + cost.seconds[min(base_rows, cost.max_rows)]), 0
     popped: list[int] = []
     while heap and len(popped) < limit:
         negative, _, s, parent, node, siblings, i, above = heapq.heappop(heap)
@@ -90,7 +99,7 @@ def plan(proposals: Seq[Proposal | None], cost: CostCurve, base_rows: int, max_n
         draft.parents.append(parent)
         popped.append(s)
         gain += probability
-        rate = gain / cost.seconds[base_rows + len(popped)]
+        rate = gain / (overhead + cost.seconds[base_rows + len(popped)])
         if rate > best_rate:
             best_rate, best_count = rate, len(popped)
         if i + 1 < len(siblings):

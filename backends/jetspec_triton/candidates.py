@@ -13,6 +13,9 @@ MOST_CHILDREN = 8  # of one node; further ones are hardly ever right
 MAX_DEPTH = 32  # of a tree; beyond the head's depth only the look-up drafts
 
 
+NO_IDS, NOTHING_STATED = np.zeros((0, 1), np.int32), np.zeros((0, 2, 1))
+
+
 class Node(NamedTuple):
     depth: int  # of its children, 0 below the root
     candidate: int  # its place among the head's candidates of its depth; W for a token the head did not list
@@ -26,23 +29,31 @@ class Child(NamedTuple):
 
 
 class Candidates:
-    """ids `(depth, W)` and calibrated probabilities `(depth, W + 1, W)`, indexed by the candidate above (row `W`: any other).
+    """ids `(depth, W)` and the probabilities that the head states of them `(depth, W + 1, W)`, indexed by the candidate above
+    (row `W`: any other); depth 0 for no head.
 
-    cap: most drafted nodes of the sequence. depth: most depth of its tree.
+    sampled: whether the tokens will be drawn, with noise. cap: most drafted nodes of the sequence. depth: most depth of its tree.
     """
 
     def __init__(
         self,
         ids: np.ndarray,
-        probs: np.ndarray,
+        stated: np.ndarray,
+        sampled: bool,
         lookup: NgramLookup | None,
         calibration: Calibration,
         cap: int,
         depth: int = MAX_DEPTH,
     ):
-        self._ids, self._probs, self._lookup, self._calibration = ids.tolist(), probs, lookup, calibration
+        self._ids, self._stated, self._sampled = ids.tolist(), stated, sampled
+        self._probs = calibration.head(sampled, stated)
+        self._lookup, self._calibration = lookup, calibration
         self._other = ids.shape[1]
         self.cap, self._depth = cap, min(depth, MAX_DEPTH)
+
+    @property
+    def from_head(self) -> bool:
+        return len(self._ids) > 0
 
     @property
     def root(self) -> Node:
@@ -80,8 +91,8 @@ class Candidates:
             return NO_HEAD
         return FIRST if children[0].token == guess else LISTED if guess in ids else ABSENT
 
-    def observe(self, stated: np.ndarray, sampled: bool, emitted: list[int]) -> None:
-        """Judge head and look-up along the tokens that the target emitted; stated: as `probs`, before calibration."""
+    def observe(self, emitted: list[int]) -> None:
+        """Judge head and look-up along the tokens that the target emitted."""
         node = self.root
         for token in emitted:
             if node.depth >= MAX_DEPTH:
@@ -89,9 +100,10 @@ class Candidates:
             candidate, ids = self._other, []
             children: list[Child] = []
             if node.depth < len(self._ids):
-                ids, row = self._ids[node.depth], stated[node.depth, node.candidate]
+                ids, row = self._ids[node.depth], self._stated[node.depth, node.candidate]
                 candidate = ids.index(token) if token in ids else self._other
-                self._calibration.observe_head(sampled, node.depth, row, candidate if candidate < self._other else -1)
+                hit = candidate if candidate < self._other else -1
+                self._calibration.observe_head(self._sampled, node.depth, row, hit)
                 top = int(self._probs[node.depth, node.candidate].argmax())
                 children = [Child(0.0, ids[top], top)]
             guess = self._lookup.guess(node.match) if self._lookup else None

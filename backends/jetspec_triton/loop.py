@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 
 from .budget import CostCurve
 from .calibration import Calibration
+from .drafts.base import NOW
 from .errors import JetSpecError, StepFailed, Stopping
 from .metrics import Metrics
 from .request import Delta, Request
@@ -126,7 +127,7 @@ class DecodingLoop:
         delta = sequence.take_emitted(tokens, log_probs, planned.drafted[b])
         shown = min(accepted, len(delta.ids))  # what an end cut off counts nowhere
         self._metrics.observe_emitted(sequence, len(delta.ids), planned.drafted[b], shown)
-        if delta.finish is None and sequence.drafting:
+        if delta.finish is None and planned.batch.draft[b] == NOW:
             sequence.take_head(result.draft_ids[b], result.draft_log_probs[b])
         if delta.finish is not None:
             self._retire(sequence, delta.finish.reason)

@@ -11,6 +11,7 @@ import numpy as np
 
 from .budget import CostCurve, Draft, plan
 from .calibration import Calibration
+from .drafts.base import NOW
 from .errors import QueueFull
 from .sequence import Sequence
 from .step import StepBatch, StepLimits
@@ -70,10 +71,17 @@ class Scheduler:
         chunks = self._chunks(len(decoding))
         base = len(decoding) + sum(length for _, length in chunks)
         room = min(max_draft, self.limits.rows_per_step - base)
-        drafts = plan([s.propose(calibration) for s in decoding], cost, base, room)
+        asking = [s for s in decoding if s.draft_mode == NOW]
+        overhead = cost.draft_seconds if asking else 0.0
+        drafts = plan([s.propose(calibration) for s in decoding], cost, base, room, overhead)
         rows = [_decode_row(s, d) for s, d in zip(decoding, drafts)] + [_prompt_row(s, n) for s, n in chunks]
         sequences = decoding + [s for s, _ in chunks]
         drafted = [len(d.tokens) for d in drafts] + [0] * len(chunks)
+        total = base + sum(drafted)
+        for sequence, nodes in zip(decoding, drafted):
+            sequence.seconds = cost.seconds[total] * (1 + nodes) / total
+            sequence.seconds += overhead / len(asking) if sequence.draft_mode == NOW else 0.0
+            sequence.plain_seconds = cost.seconds[base] / base
         return Round(sequences, drafted, _batch(sequences, rows))
 
     def _chunks(self, decoding: int) -> list[tuple[Sequence, int]]:
@@ -121,7 +129,7 @@ def _batch(sequences: list[Sequence], rows: list[_Row]) -> StepBatch:
         top_k=np.array([s.top_k for s in sampling], np.int32),
         top_p=np.array([s.top_p for s in sampling], np.float32),
         seeds=np.array([s.seed for s in sampling], np.uint64),
-        draft=np.array([s.drafting for s in sequences], np.int32),
+        draft=np.array([s.draft_mode for s in sequences], np.int32),
         banned=np.array([token for row in banned for token in row], np.int32),
         banned_splits=np.concatenate(([0], np.cumsum([len(row) for row in banned]))).astype(np.int32),
         banned_until=np.array([len(s.request.prompt) + s.request.min_tokens for s in sequences], np.int32),

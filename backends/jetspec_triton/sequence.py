@@ -9,8 +9,10 @@ from tokenizers import Tokenizer
 
 from .budget import NO_CAP
 from .calibration import Calibration
-from .candidates import MAX_DEPTH, Candidates
+from .candidates import MAX_DEPTH, NO_IDS, NOTHING_STATED, Candidates
+from .drafts.base import LATER, NEVER, NOW
 from .lookup import NgramLookup
+from .payoff import Payoff
 from .request import Delta, Finish, Request
 from .sampling import gumbel
 from .text import TextStream
@@ -35,6 +37,10 @@ class Sequence:
             self._lookup.extend(self.ids)
         self._head: tuple[np.ndarray, np.ndarray] | None = None  # ids and stated probabilities, see `Candidates`
         self._candidates: Candidates | None = None
+        self._payoff = Payoff()
+        self.seconds = self.plain_seconds = (
+            0.0  # its share of the round's expected cost, with its drafts and without any
+        )
 
     @property
     def prefilling(self) -> bool:
@@ -43,6 +49,11 @@ class Sequence:
     @property
     def drafting(self) -> bool:
         return self.request.speculate and self.request.draft_cap != 0
+
+    @property
+    def draft_mode(self) -> int:
+        """What the head is asked for after this round's tokens."""
+        return NEVER if not self.drafting else NOW if self._payoff.on else LATER
 
     @property
     def holds_end_back(self) -> bool:
@@ -58,12 +69,11 @@ class Sequence:
         request = self.request
         self._candidates = None
         left = request.max_tokens - self.output_tokens - 1  # the bonus token takes one
-        if not self.drafting or left <= 0 or self._head is None:
+        if not self.drafting or left <= 0 or not (self._head or self._lookup):
             return None
-        ids, stated = self._head
         cap = NO_CAP if request.draft_cap is None else request.draft_cap
-        probs = calibration.head(self.sampled, stated)
-        self._candidates = Candidates(ids, probs, self._lookup, calibration, cap, left)
+        head = self._head or (NO_IDS, NOTHING_STATED)
+        self._candidates = Candidates(*head, self.sampled, self._lookup, calibration, cap, left)
         return self._candidates
 
     def take_head(self, ids: np.ndarray, log_probs: np.ndarray) -> None:
@@ -85,7 +95,9 @@ class Sequence:
     def take_emitted(self, tokens: list[int], log_probs: list[float], drafted: int) -> Delta:
         """Account for one round's tokens and turn them into a delta; `delta.finish` is set when the sequence ends."""
         if self._candidates is not None:
-            self._candidates.observe(self._head[1], self.sampled, tokens)
+            self._candidates.observe(tokens)
+            self._payoff.observe(len(tokens), self.seconds, self.plain_seconds, self._candidates.from_head)
+        self._head = None
         self.last_token_ns = time.time_ns()
         self.first_token_ns = self.first_token_ns or self.last_token_ns
         self.rounds += 1

@@ -28,7 +28,7 @@ class StepBatch(NamedTuple):
     top_k: np.ndarray  # (B) int32
     top_p: np.ndarray  # (B) float32
     seeds: np.ndarray  # (B) uint64
-    draft: np.ndarray  # (B) int32, 0 for a row that never speculates: the head leaves it out
+    draft: np.ndarray  # (B) int32, what is asked of the head: NEVER, NOW or LATER of `drafts.base`
     banned: np.ndarray  # (K) int32, ids that may not be drawn yet (end tokens before min_tokens), row after row
     banned_splits: np.ndarray  # (B + 1) int32
     banned_until: np.ndarray  # (B) int32, position (index in the sequence) from which they may

@@ -7,6 +7,7 @@ import time
 import numpy as np
 
 from .budget import CostCurve
+from .drafts.base import LATER, NOW
 from .step import Step, StepBatch
 
 _ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -14,28 +15,33 @@ _CONTEXT = 128  # committed rows under which rounds are measured
 
 
 def measure_cost(step: Step, repeats: int = 4) -> CostCurve:
-    """Median seconds of a decoding round of one sequence by its rows. Uses slot 0, which must be idle."""
+    """Median seconds of a decoding round of one sequence by its rows, and of the head's forward. Uses slot 0, which must be idle."""
     limit = step.limits.rows_per_step
     context = min(_CONTEXT, step.limits.context - 1)
     for start in range(0, context, limit):
         step.run(_chain(start, min(limit, context - start), forced=True))
     rows = [n for n in _ROWS if n < limit] + [limit]
-    medians = []
-    for count in rows:
+
+    def median_seconds(count: int, draft: int) -> float:
+        nonlocal context
         times = []
         for _ in range(repeats):
             if context + limit > step.limits.context:
                 step.run(_chain(0, 1, forced=True))
                 context = 1
             started = time.perf_counter()
-            result = step.run(_chain(context, count, forced=False))
+            result = step.run(_chain(context, count, forced=False, draft=draft))
             times.append(time.perf_counter() - started)
             context += len(result.emitted)
-        medians.append(float(np.median(times[1:])))
-    return CostCurve([0, *rows], [medians[0], *medians])
+        return float(np.median(times[1:]))
+
+    medians = [median_seconds(count, LATER) for count in rows]
+    with_head, without = zip(*((median_seconds(1, NOW), median_seconds(1, LATER)) for _ in range(3)))
+    draft_seconds = max(0.0, float(np.median(with_head) - np.median(without)))
+    return CostCurve([0, *rows], [medians[0], *medians], draft_seconds)
 
 
-def _chain(length: int, count: int, forced: bool) -> StepBatch:
+def _chain(length: int, count: int, forced: bool, draft: int = LATER) -> StepBatch:
     """One row of `count` nodes; drafted nodes carry an id that greedy decoding will hardly choose."""
     one = lambda value, dtype=np.int32: np.array([value], dtype)  # noqa: E731
     return StepBatch(
@@ -50,7 +56,7 @@ def _chain(length: int, count: int, forced: bool) -> StepBatch:
         top_k=one(0),
         top_p=one(1, np.float32),
         seeds=one(0, np.uint64),
-        draft=one(1),
+        draft=one(draft),
         banned=np.zeros(0, np.int32),
         banned_splits=np.zeros(2, np.int32),
         banned_until=one(0),

@@ -26,6 +26,9 @@ class Rates(Calibration):
     def __init__(self, rate: float):
         self.rate, self.asked, self.head_seen, self.lookup_seen = rate, [], [], []
 
+    def head(self, sampled, stated):
+        return stated
+
     def lookup(self, length, view):
         self.asked.append((length, view))
         return self.rate
@@ -43,7 +46,8 @@ def candidates(ids, probs, text=(), rate: float = 0.5, **fields) -> Candidates:
     if probs.ndim == 2:
         probs = np.repeat(probs[:, None], probs.shape[1] + 1, axis=1)
     lookup = lookup_of(list(text)) if len(text) else None
-    return Candidates(np.array(ids), probs, lookup, Rates(rate), fields.pop("cap", NO_CAP), **fields)
+    sampled = fields.pop("sampled", False)
+    return Candidates(np.array(ids), probs, sampled, lookup, Rates(rate), fields.pop("cap", NO_CAP), **fields)
 
 
 def descend(c: Candidates, *tokens: int):
@@ -114,7 +118,7 @@ def test_children_are_distinct_best_first_and_at_most_certain(data):
     probs = rng.dirichlet(np.ones(width + 1), size=(depth, width + 1))[..., :width]
     ids = np.stack([rng.permutation(6)[:width] for _ in range(depth)])
     text = data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=12))
-    c = Candidates(ids, probs, lookup_of(text), Calibration(), NO_CAP)
+    c = Candidates(ids, probs, False, lookup_of(text), Calibration(), NO_CAP)
     node = c.root
     for _ in range(5):
         children = c.children(node)
@@ -129,8 +133,8 @@ def test_children_are_distinct_best_first_and_at_most_certain(data):
 def test_a_round_judges_head_and_look_up_along_what_the_target_said():
     stated = np.zeros((2, 3, 2))
     stated[0], stated[1] = [0.6, 0.3], [[0.1, 0.8], [0.7, 0.2], [0.4, 0.4]]
-    c = candidates([[10, 11], [20, 21]], stated, text=[1, 11, 20, 30, 1])
-    c.observe(stated, True, [11, 20, 30, 99])
+    c = candidates([[10, 11], [20, 21]], stated, text=[1, 11, 20, 30, 1], sampled=True)
+    c.observe([11, 20, 30, 99])
     seen = c._calibration
     assert seen.head_seen == [(True, 0, [0.6, 0.3], 1), (True, 1, [0.7, 0.2], 0)]
     assert seen.lookup_seen == [(1, LISTED, True), (2, FIRST, True), (3, NO_HEAD, True), (4, NO_HEAD, False)]
@@ -140,7 +144,7 @@ def test_a_token_that_nobody_foretold_ends_the_judgement_of_the_heads_deeper_row
     stated = np.zeros((2, 3, 2))
     stated[0], stated[1] = [0.6, 0.3], [[0.1, 0.8], [0.7, 0.2], [0.4, 0.4]]
     c = candidates([[10, 11], [20, 21]], stated, text=[1, 11, 1])
-    c.observe(stated, False, [50, 21])
+    c.observe([50, 21])
     assert c._calibration.head_seen == [(False, 0, [0.6, 0.3], -1), (False, 1, [0.4, 0.4], 1)]
     assert c._calibration.lookup_seen == [(1, LISTED, False)]
 
@@ -148,5 +152,5 @@ def test_a_token_that_nobody_foretold_ends_the_judgement_of_the_heads_deeper_row
 @pytest.mark.parametrize("emitted", [[], [10], list(range(100, 100 + 2 * MAX_DEPTH))])
 def test_any_length_of_burst_can_be_judged(emitted):
     c = candidates([[10, 11]], [[0.6, 0.3]], text=[1, 2, 1])
-    c.observe(c._probs, False, emitted)
+    c.observe(emitted)
     assert len(c._calibration.head_seen) == min(len(emitted), 1)

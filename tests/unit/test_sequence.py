@@ -7,6 +7,7 @@ import pytest
 from jetspec_triton.budget import NO_CAP
 from jetspec_triton.calibration import Calibration
 from jetspec_triton.candidates import MAX_DEPTH
+from jetspec_triton.drafts.base import LATER, NEVER, NOW
 from jetspec_triton.lookup import MAX_LENGTH
 from jetspec_triton.request import Request
 from jetspec_triton.sampling import Sampling, sample
@@ -54,13 +55,32 @@ def lookup_rates(calibration: Calibration) -> list[float]:
 # Proposals
 
 
-def test_nothing_is_proposed_before_the_first_token_or_when_speculation_is_off():
-    calibration = Calibration()
-    assert sequence().propose(calibration) is None
+def test_nothing_is_proposed_when_speculation_is_off():
     for off in (sequence(speculate=False), sequence(draft_cap=0)):
-        assert not off.drafting
+        assert not off.drafting and off.draft_mode == NEVER
         off.take_head(*head())
-        assert off.propose(calibration) is None
+        assert off.propose(Calibration()) is None
+
+
+def test_without_the_head_the_look_up_drafts_alone():
+    s = sequence(prompt=[7, 8, 9, 1, 2, 3, 7, 8, 9])
+    candidates = s.propose(Calibration())
+    assert best_path(candidates)[:3] == [1, 2, 3] and not candidates.from_head
+    emit(s, [1, 2])
+    s.take_head(*head())
+    assert s.propose(Calibration()).from_head
+
+
+def test_a_head_that_does_not_pay_is_asked_later():
+    s = sequence(200)
+    s.seconds, s.plain_seconds = 2.0, 1.0
+    modes = []
+    for i in range(20):
+        s.take_head(*head())
+        s.propose(Calibration())
+        emit(s, [60 + i])
+        modes.append(s.draft_mode)
+    assert modes[0] == NOW and modes[-1] == LATER
 
 
 @pytest.mark.parametrize("max_tokens, depth", [(2, 1), (4, 3), (5, 4), (7, 6), (99, MAX_DEPTH)])
