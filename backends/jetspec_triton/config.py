@@ -9,7 +9,13 @@ from pathlib import Path
 from .errors import ConfigError
 
 MANIFEST = "manifest.json"
-ENGINES = ("openvino", "tensorrt")
+PLAN_FACTS = "tensorrt.json"  # what the TensorRT plans of a directory were built with and for
+ONE_RANK = {  # why an engine runs on one device
+    "openvino": "the CPU engine is one process",
+    "tensorrt": "a plan runs on one GPU",
+    "tensorrt_llm": "every rank is a process of its own, and a step is sent to one",
+}
+ENGINES = tuple(ONE_RANK)
 
 
 @dataclass(frozen=True)
@@ -19,7 +25,7 @@ class Manifest:
     slots: sequences decoded at once. context: rows a slot can commit. rows_per_step: nodes of one step, all rows together.
     draft_depth: tokens the head proposes, at most what it was trained for.
     How it was built: device; files: SHA-256 by name in the directory; versions: of the libraries that matter, by package;
-    profiles: row counts with a compiled form of their own.
+    profiles: row counts with a compiled form of their own. tensor_parallel: GPUs that share the target.
     """
 
     engine: str
@@ -34,10 +40,12 @@ class Manifest:
     files: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     profiles: list[int] = field(default_factory=list)
+    tensor_parallel: int = 1
 
     def __post_init__(self):
         if self.engine not in ENGINES:
             raise ConfigError(f"engine is {self.engine!r}, supported are {ENGINES}; rebuild with a supported engine")
+        check_tensor_parallel(self.engine, self.tensor_parallel)
         for name, low, high in (
             ("slots", 1, 256),
             ("context", 64, 1 << 20),
@@ -70,6 +78,14 @@ class Manifest:
 
     def save(self, directory: Path) -> None:
         (Path(directory) / MANIFEST).write_text(json.dumps(asdict(self), indent=2) + "\n")
+
+
+def check_tensor_parallel(engine: str, ranks: int) -> None:
+    """Raises `ConfigError` for more ranks than `engine` runs with."""
+    if ranks != 1:
+        raise ConfigError(
+            f"tensor_parallel is {ranks}, {engine} supports 1: {ONE_RANK[engine]}; use a model that fits one device"
+        )
 
 
 @dataclass(frozen=True)

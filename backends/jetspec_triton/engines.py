@@ -18,6 +18,10 @@ def open_target(directory: Path, threads: int = 0, device: int = 0) -> TargetEng
         from .targets.tensorrt import TensorRTTarget
 
         return TensorRTTarget.open(Path(directory), limits, device)
+    if manifest.engine == "tensorrt_llm":
+        from .targets.tensorrt_llm import TensorRTLLMTarget
+
+        return TensorRTLLMTarget.open(Path(directory), limits, manifest.tensor_parallel, device)
     from .targets.openvino import OpenVINOTarget
 
     return OpenVINOTarget(Path(directory), limits, threads)
@@ -25,7 +29,7 @@ def open_target(directory: Path, threads: int = 0, device: int = 0) -> TargetEng
 
 def open_draft(directory: Path, threads: int = 0, device: int = 0) -> DraftEngine:
     manifest = Manifest.load(directory)
-    if manifest.engine == "tensorrt":
+    if manifest.engine in ("tensorrt", "tensorrt_llm"):
         from .drafts.tensorrt import TensorRTDraft
 
         limits = (manifest.slots, manifest.context, manifest.draft_depth, manifest.rows_per_step)

@@ -86,7 +86,7 @@ def draft_bindings(config: DraftConfig, depth: int, width: int, length: int, dty
     }
     outputs = {
         "ids": Binding(torch.int32, ("B", depth, width)),
-        "log_probs": Binding(torch.float32, ("B", depth, width)),
+        "log_probs": Binding(torch.float32, ("B", depth, width + 1, width)),
     }
     return Bindings(inputs, outputs, *_caches(config, length, dtype))
 

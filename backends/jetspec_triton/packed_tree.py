@@ -24,6 +24,14 @@ class PackedTrees(NamedTuple):
     places: np.ndarray  # (R) int64, where the ragged nodes stand among the `B * width` padded ones
 
 
+class RetrievalLinks(NamedTuple):
+    """How kernels that verify a tree on the device walk it: nodes by their place in the row, -1 where there is none."""
+
+    index: np.ndarray  # (B, width) int32, each node's own place
+    next_token: np.ndarray  # (B, width) int32, its first child
+    next_sibling: np.ndarray  # (B, width) int32, the next child of its parent
+
+
 def padded_width(nodes: int) -> int:
     """The width for a widest row of `nodes`: `width` and `width + 1` bits need equally many words.
 
@@ -47,3 +55,19 @@ def pack(parents: np.ndarray, depths: np.ndarray, splits: np.ndarray) -> PackedT
     offsets[places] = depths
     mask = np.packbits(sees, axis=-1, bitorder="little").view("<i4")
     return PackedTrees(width, mask, offsets.reshape(rows, width), np.full(rows, width, np.int32), places)
+
+
+def retrieval_links(parents: np.ndarray, trees: PackedTrees) -> RetrievalLinks:
+    """parents: int32 `(R)`, those that `trees` was packed from. Siblings follow each other in the order of the nodes."""
+    shape = trees.offsets.shape
+    next_token, next_sibling = np.full((2, shape[0] * shape[1]), -1, np.int32)
+    below = np.flatnonzero(parents >= 0)
+    nodes = trees.places[below]
+    above = nodes // trees.width * trees.width + parents[below]
+    order = np.argsort(above, kind="stable")
+    nodes, above = nodes[order], above[order]
+    first = np.diff(above, prepend=-1) != 0
+    next_token[above[first]] = nodes[first] % trees.width
+    next_sibling[nodes[:-1][~first[1:]]] = nodes[1:][~first[1:]] % trees.width
+    index = np.tile(np.arange(trees.width, dtype=np.int32), (shape[0], 1))
+    return RetrievalLinks(index, next_token.reshape(shape), next_sibling.reshape(shape))

@@ -10,10 +10,10 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+from .config import PLAN_FACTS
 from .errors import ConfigError, StepFailed
 from .in_place import Binding, Bindings
 
-BUILD_FACTS = "tensorrt.json"  # what the plans of a directory were built with and for
 _DTYPES = {
     "FLOAT": torch.float32,
     "HALF": torch.float16,
@@ -26,9 +26,9 @@ _DTYPES = {
 
 def build_facts(directory: Path) -> dict:
     """`tensorrt.json`: tensorrt (version), gpu, compute_capability, dtype, width."""
-    path = Path(directory) / BUILD_FACTS
+    path = Path(directory) / PLAN_FACTS
     if not path.is_file():
-        raise ConfigError(f"{path} does not exist; build the TensorRT engine first, it writes it last")
+        raise ConfigError(f"{path} does not exist; run `jetspec build` on this machine first")
     return json.loads(path.read_text())
 
 
@@ -97,7 +97,7 @@ class TensorRTModel:
         trt = trt or _tensorrt()
         torch.cuda.set_device(device)
         if not plan.is_file():
-            raise ConfigError(f"{plan} does not exist; build the TensorRT engine first")
+            raise ConfigError(f"{plan} does not exist; run `jetspec build` on this machine first")
         check_facts(build_facts(plan.parent), this_machine(trt), plan.parent)
         self._trt, self._bindings = trt, bindings
         self._runtime = trt.Runtime(trt.Logger(trt.Logger.WARNING))

@@ -9,17 +9,24 @@ from typing import NamedTuple
 from google.protobuf import text_format
 from jetspec_triton.config import Manifest
 from jetspec_triton.errors import ConfigError
-from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInstanceGroup
 
 CONFIG = "config.pbtxt"
 ENGINE_MODELS = ("target", "draft")
 
 
+FEATURES = "features"
+DATA_TYPES = {"float32": DataType.TYPE_FP32, "float16": DataType.TYPE_FP16, "bfloat16": DataType.TYPE_BF16}
+
+
 class Flavour(NamedTuple):
-    """Where the two engine models run. gpu_tensors: their inputs may stay in GPU memory between them."""
+    """Where the two engine models run. gpu_tensors: their inputs may stay in GPU memory between them. features: the type of
+    the hidden states that the target hands to the head.
+    """
 
     kind: int
     gpu_tensors: bool
+    features: str = "float32"
 
 
 CPU = Flavour(ModelInstanceGroup.KIND_CPU, False)
@@ -53,6 +60,9 @@ def render_repository(
                 config.instance_group[0].gpus[:] = [0]  # Triton's default is an instance on every GPU
             if flavour.gpu_tensors:
                 config.parameters["FORCE_CPU_ONLY_INPUT_TENSORS"].string_value = "no"
+            for tensor in (*config.input, *config.output):
+                if tensor.name == FEATURES:
+                    tensor.data_type = DATA_TYPES[flavour.features]
         path = out / name / CONFIG
         (path.parent / "1").mkdir(parents=True, exist_ok=True)
         path.write_text(

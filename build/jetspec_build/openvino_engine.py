@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,13 +11,13 @@ from jetspec_triton.weights import TARGET_IGNORED, checkpoint_files, head_shapes
 from .graphs.draft_head import write_draft_head
 from .graphs.llama import write_target
 from .parts import Part, sha256_of
+from .texts import texts_part
 
 if TYPE_CHECKING:
     from .engines import Order
 
 DRAFT_WIDTH = 16  # candidates per depth that the head returns; sampling weighs them with its noise
 GRAPH_BYTES = 5_000  # of the graph file itself, a layer
-TEXTS = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json", "config.json")
 
 
 def parts(order: Order, target: TargetConfig, head: DraftConfig) -> list[Part]:
@@ -37,26 +36,13 @@ def parts(order: Order, target: TargetConfig, head: DraftConfig) -> list[Part]:
         tensors = load_weights(order.head, head_shapes(head))
         write_draft_head(head, tensors, embedding, lm_head, DRAFT_WIDTH, out / "draft.onnx", int8=order.int8)
 
-    def copy_texts(out: Path) -> None:
-        (out / "draft").mkdir(exist_ok=True)
-        for name, source in texts.items():
-            shutil.copyfile(source, out / name)
-
-    texts = {name: order.target / name for name in TEXTS if (order.target / name).is_file()}
-    texts["draft/config.json"] = order.head / "config.json"
     captured = {"layers": list(head.target_layer_ids)}
     return [
         Part("target", target_files, settings | captured, _graph("target", order, target, head), write_target_graph),
         Part(
             "draft head", head_files + target_files, settings, _graph("draft", order, target, head), write_draft_graph
         ),
-        Part(
-            "tokenizer and configurations",
-            tuple(texts.values()),
-            {"names": list(texts)},
-            {name: path.stat().st_size for name, path in texts.items()},
-            copy_texts,
-        ),
+        texts_part(order),
     ]
 
 
@@ -67,16 +53,24 @@ def serving_bytes(order: Order, target: TargetConfig, head: DraftConfig) -> dict
     return {"weights": weights, "K/V caches": caches}
 
 
-def profiles() -> list[int]:
+def profiles(order: Order) -> list[int]:
     from jetspec_triton.targets.openvino import STATIC_ROWS
 
     return list(STATIC_ROWS)
 
 
-def builder_digest() -> str:
-    """Changes when the code that writes the graphs does."""
+def builder_digest(builders: tuple[str, ...] = ("openvino_engine.py",)) -> str:
+    """Changes when the code that writes the graphs does. builders: the files of this folder that matter beside them."""
     sources = Path(__file__).parent
-    return sha256_of([*sorted(sources.glob("graphs/*.py")), Path(__file__)])
+    return sha256_of([*sorted(sources.glob("graphs/*.py")), *(sources / name for name in builders)])
+
+
+def graph_shapes(name: str, target: TargetConfig, head: DraftConfig) -> list[tuple[int, ...]]:
+    """Of the weights in the graph "target" or "draft"."""
+    if name == "target":
+        return list(target_shapes(target).values())
+    proposed = head.draft_vocab_size or head.vocab_size  # embedding and LM head are the target's, stored again
+    return [*head_shapes(head).values(), (head.vocab_size, head.hidden_size), (proposed, head.hidden_size)]
 
 
 def _graph(name: str, order: Order, target: TargetConfig, head: DraftConfig) -> dict[str, int]:
@@ -85,12 +79,8 @@ def _graph(name: str, order: Order, target: TargetConfig, head: DraftConfig) -> 
 
 
 def _data_bytes(name: str, order: Order, target: TargetConfig, head: DraftConfig) -> int:
-    shapes = list((target_shapes(target) if name == "target" else head_shapes(head)).values())
-    if name == "draft":  # embedding and LM head are the target's, stored again
-        proposed = head.draft_vocab_size or head.vocab_size
-        shapes += [(head.vocab_size, head.hidden_size), (proposed, head.hidden_size)]
     size = 0
-    for rows, *columns in shapes:
+    for rows, *columns in graph_shapes(name, target, head):
         stored = rows * (columns[0] if columns else 1)
         size += stored + 4 * rows if columns and order.int8 else 4 * stored
     return size

@@ -18,7 +18,8 @@ class Part:
     """Some files of an engine directory and what decides their contents.
 
     inputs: files that are read. settings: everything else that counts, in JSON types. files: names below the engine
-    directory with their estimated sizes in bytes. write: makes them, given the directory.
+    directory with their estimated sizes in bytes. write: makes them, given the directory. temporary: bytes on disk that it
+    needs meanwhile, beside its files.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Part:
     settings: Mapping[str, object]
     files: Mapping[str, int]
     write: Callable[[Path], None]
+    temporary: int = 0
 
     @property
     def size(self) -> int:

@@ -39,7 +39,7 @@ class Plan(NamedTuple):
         """Still to be written, estimated: files that are already there are written over."""
         engine = self.out / ENGINE
         there = sum((engine / n).stat().st_size for p in self.parts for n in p.files if (engine / n).is_file())
-        return max(sum(part.size for part in self.parts) - there, 0)
+        return max(sum(part.size for part in self.parts) + max(part.temporary for part in self.parts) - there, 0)
 
     @property
     def free_bytes(self) -> int:
@@ -59,9 +59,8 @@ class Plan(NamedTuple):
         largest = max(prod(shape) for shape in (target_shapes(target) | head_shapes(head)).values())
         building = 2 * max(part.size for part in self.parts) + 4 * 4 * largest
         serving = engine_of(order.engine).serving_bytes(order, target, head)
-        weights = "int8" if order.int8 else "float32"
         lines = [
-            f"engine   {order.engine}, {weights} weights",
+            f"engine   {order.engine}, {'int8' if order.int8 else order.dtype} weights",
             f"target   {order.target.name}: {target.model_type}, {target.num_layers} layers of {target.hidden_size}, "
             f"{target.num_heads} heads on {target.num_kv_heads}, vocabulary {target.vocab_size}",
             f"head     {order.head.name}: {head.num_layers} layers, depth {head.depth}, "
@@ -72,6 +71,7 @@ class Plan(NamedTuple):
             f"disk     about {size_text(self.disk_bytes)} to write, {size_text(self.free_bytes)} free",
             f"memory   about {size_text(building)} to build; to serve at least {size_text(sum(serving.values()))}: "
             + ", ".join(f"{name} {size_text(size)}" for name, size in serving.items()),
+            f"machine  {self.obstacle() or 'can build it'}",
             "steps",
         ]
         for number, part in enumerate(self.parts, 1):
@@ -80,12 +80,20 @@ class Plan(NamedTuple):
         lines.append(f"then     the model repository {self.out / REPOSITORY}")
         return "\n".join(lines)
 
+    def obstacle(self) -> str:
+        """Why this machine cannot build it; empty when it can."""
+        try:
+            engine_of(self.order.engine).require(self.order, self.target)
+        except ConfigError as error:
+            return f"cannot build it: {error}"
+        return ""
+
     def run(self, project: Path, tell: Callable[[str], None]) -> Path:
         """Build what is missing and render the repository from `project`'s own. The repository's path."""
         self.require_disk()
         engine, repository = self.out / ENGINE, self.out / REPOSITORY
         manifest = build_engine(self.order, engine, tell)
-        flavour = engine_of(self.order.engine).flavour
+        flavour = engine_of(self.order.engine).flavour._replace(features=self.order.dtype)
         render_repository(project / REPOSITORY, project / "backends", repository, engine, manifest, flavour)
         tell(f"model repository: written to {repository}")
         return repository

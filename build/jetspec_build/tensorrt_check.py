@@ -15,12 +15,12 @@ from pathlib import Path
 
 import tensorrt_rtx as trt
 import torch
-from jetspec_triton.checkpoint import DraftConfig, TargetConfig, load_tensors
+from jetspec_triton.checkpoint import DraftConfig, TargetConfig
 from jetspec_triton.config import Manifest
 from jetspec_triton.errors import ConfigError
-from jetspec_triton.modules.draft_head import DraftHead
+from jetspec_triton.weights import head_shapes, load_tensors
 
-from .tensorrt_engine import GraphFile, compile_graph, write_draft_graph, write_target_graph
+from .tensorrt_graphs import GraphFile, compile_graph, write_draft_graph, write_target_graph
 
 QWEN3_8B_HEAD = DraftConfig(
     hidden_size=4096,
@@ -42,7 +42,7 @@ DTYPE = "float16"
 
 def demo_graphs(model: Path, head: Path, work: Path) -> dict[str, GraphFile]:
     config, draft_config = TargetConfig.load(model), DraftConfig.load(head)
-    tensors = {name.removeprefix("model."): array for name, array in load_tensors(model).items()}
+    tensors = load_tensors(model)
     manifest = Manifest("tensorrt", model.name, head.name, False, 8, 1024, 128, draft_config.depth)
     embedding = tensors["embed_tokens.weight"]
     lm_head = tensors.get("lm_head.weight", embedding)
@@ -58,9 +58,7 @@ def qwen3_8b_head(work: Path) -> dict[str, GraphFile]:
     def random(shape: tuple[int, ...]):
         return torch.empty(shape, dtype=torch.float16).normal_(0, 0.02, generator=generator).numpy()
 
-    with torch.device("meta"):
-        shapes = {name: tensor.shape for name, tensor in DraftHead(config).state_dict().items()}
-    tensors = {name: random(shape) for name, shape in shapes.items()}
+    tensors = {name: random(shape) for name, shape in head_shapes(config).items()}
     table = (config.vocab_size, config.hidden_size)
     manifest = Manifest("tensorrt", "Qwen3-8B", "random", False, 8, 2048, 256, config.depth)
     return {

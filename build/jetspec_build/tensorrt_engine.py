@@ -1,140 +1,140 @@
-"""From a target and a draft head to a directory that the TensorRT engine serves on the GPU it was built on."""
+"""The TensorRT engine's parts: plans compiled on the GPU that serves them, and what they were compiled with.
+
+Imports neither torch nor TensorRT before something is compiled, so that a build can be planned anywhere.
+"""
 
 from __future__ import annotations
 
 import json
+from math import prod
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
-import ml_dtypes
-import numpy as np
-import torch
-from jetspec_triton.checkpoint import DraftConfig, TargetConfig, load_tensors
-from jetspec_triton.config import Manifest
+from jetspec_triton.checkpoint import DraftConfig, TargetConfig
+from jetspec_triton.config import PLAN_FACTS
 from jetspec_triton.errors import ConfigError
-from jetspec_triton.in_place import Bindings, cache_length, draft_bindings, target_bindings
-from jetspec_triton.tensorrt_runtime import BUILD_FACTS, this_machine
+from jetspec_triton.weights import TARGET_IGNORED, checkpoint_files, head_shapes, load_weights, target_shapes
 
-from .engines import DRAFT_WIDTH, begin_build, finish_build
-from .graphs.inplace_draft import write_inplace_draft
-from .graphs.inplace_target import write_inplace_target
-from .tensorrt_build import Plan, Shapes, compile_plan
+from .openvino_engine import DRAFT_WIDTH, builder_digest, graph_shapes
+from .parts import Part
+from .texts import texts_part
 
-DTYPES = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
+if TYPE_CHECKING:
+    from .engines import Order
+
 TREE_ROWS = 32  # nodes a slot has at most in a round that only decodes, mostly; more is left to the prompt's profile
+KERNEL_BYTES = 16_000_000  # of a plan beside its weights
+FACTS_BYTES = 250
+_BUILDERS = ("tensorrt_engine.py", "tensorrt_graphs.py", "tensorrt_build.py")
 
 
-def build_tensorrt(
-    target: Path,
-    head: Path,
-    out: Path,
-    *,
-    dtype: str = "bfloat16",
-    slots: int = 16,
-    context: int = 2048,
-    rows_per_step: int = 256,
-    draft_depth: int = 15,
-) -> None:
-    """Write `out/`: both plans, both configurations, the tokenizer and the chat template.
+def parts(order: Order, target: TargetConfig, head: DraftConfig) -> list[Part]:
+    def write_target_plan(out: Path) -> None:
+        from .tensorrt_graphs import write_plan, write_target_graph
 
-    dtype: of weights, activations and caches. The limits are those of `Manifest`; a slot's cache has the static length that
-    holds `context`, and attention costs as much. Raises `ConfigError` when the head was not made for the target, a limit is
-    out of range or a graph does not compile.
-    """
-    if dtype not in DTYPES:
-        raise ConfigError(f"dtype is {dtype!r}, supported are {', '.join(DTYPES)}")
-    import tensorrt as trt
+        tensors = load_weights(order.target, target_shapes(target), TARGET_IGNORED)
+        manifest = order.manifest()
+        write_plan(machine()[0], write_target_graph(target, tensors, head.target_layer_ids, manifest, order.dtype, out))
 
-    manifest = Manifest("tensorrt", target.name, head.name, False, slots, context, rows_per_step, draft_depth)
-    config, draft_config = begin_build(manifest, target, head, out)
-    machine = this_machine(trt)
-    tensors = {name.removeprefix("model."): array for name, array in load_tensors(target).items()}
-    embedding, lm_head = tensors["embed_tokens.weight"], tensors.get("lm_head.weight", tensors["embed_tokens.weight"])
-    graphs = [
-        write_target_graph(config, tensors, draft_config.target_layer_ids, manifest, dtype, out),
-        write_draft_graph(draft_config, load_tensors(head), embedding, lm_head, manifest, dtype, out),
+    settings = plan_settings(order) | {"layers": list(head.target_layer_ids)}
+    inputs = (order.target / "config.json", *checkpoint_files(order.target))
+    files = {"target.plan": plan_bytes("target", target, head)}
+    return [
+        Part(
+            "target plan", inputs, settings, files, write_target_plan, temporary=_weight_bytes("target", target, head)
+        ),
+        *head_parts(order, target, head),
+        texts_part(order),
     ]
-    del tensors, embedding, lm_head  # compiling needs the memory
-    for graph in graphs:
-        graph.path.with_suffix(".plan").write_bytes(compile_graph(trt, graph).data)
-    width = draft_width(draft_config)
-    (out / BUILD_FACTS).write_text(json.dumps({**machine, "dtype": dtype, "width": width}, indent=2) + "\n")
-    finish_build(manifest, target, head, out)
 
 
-class GraphFile(NamedTuple):
-    """A graph on disk and what compiling it takes."""
+def head_parts(order: Order, target: TargetConfig, head: DraftConfig) -> list[Part]:
+    """The draft head's plan, and what the plans of the directory were compiled with."""
 
-    path: Path
-    profiles: list[Shapes]
-    layers: int
+    def write_draft_plan(out: Path) -> None:
+        from .tensorrt_graphs import write_draft_graph, write_plan
 
+        of_target = load_weights(order.target, target_shapes(target), TARGET_IGNORED)
+        embedding = of_target["embed_tokens.weight"]
+        lm_head = embedding if target.tie_word_embeddings else of_target["lm_head.weight"]
+        tensors = load_weights(order.head, head_shapes(head))
+        write_plan(
+            machine()[0], write_draft_graph(head, tensors, embedding, lm_head, order.manifest(), order.dtype, out)
+        )
 
-def draft_width(config: DraftConfig) -> int:
-    return min(DRAFT_WIDTH, config.draft_vocab_size or config.vocab_size)
+    def write_facts(out: Path) -> None:
+        facts = {**machine()[1], "dtype": order.dtype, "width": draft_width(head)}
+        (out / PLAN_FACTS).write_text(json.dumps(facts, indent=2) + "\n")
 
-
-def write_target_graph(
-    config: TargetConfig,
-    tensors: dict[str, np.ndarray],
-    capture: tuple[int, ...],
-    manifest: Manifest,
-    dtype: str,
-    out: Path,
-) -> GraphFile:
-    """The target's graph as `out/target.onnx`, for decoding rounds and for prompt chunks."""
-    length, path = cache_length(manifest.context, manifest.rows_per_step), out / "target.onnx"
-    write_inplace_target(config, tensors, capture, length, path, dtype=DTYPES[dtype])
-    bindings = target_bindings(config, len(capture), length, getattr(torch, dtype))
-    sizes = ({"B": (1, manifest.slots), "S": span} for span in row_ranges(TREE_ROWS, manifest.rows_per_step))
-    return GraphFile(path, [profile(bindings, s) for s in sizes], config.num_layers)
-
-
-def write_draft_graph(
-    config: DraftConfig,
-    tensors: dict[str, np.ndarray],
-    embedding: np.ndarray,
-    lm_head: np.ndarray,
-    manifest: Manifest,
-    dtype: str,
-    out: Path,
-) -> GraphFile:
-    """The head's graph as `out/draft.onnx`, likewise."""
-    depth, width, path = manifest.draft_depth, draft_width(config), out / "draft.onnx"
-    block, rows = depth + 1, manifest.rows_per_step
-    length = cache_length(manifest.context, rows, block)
-    write_inplace_draft(config, tensors, embedding, lm_head, width, depth, length, path, dtype=DTYPES[dtype])
-    bindings = draft_bindings(config, depth, width, length, getattr(torch, dtype))
-    sizes = (
-        {"B": (1, manifest.slots), "C": (low, high), "CB": (low + block, high + block)}
-        for low, high in row_ranges(TREE_ROWS, rows)
-    )
-    return GraphFile(path, [profile(bindings, s) for s in sizes], config.num_layers)
+    settings = plan_settings(order)
+    of_target = (order.target / "config.json", *checkpoint_files(order.target))
+    inputs = (order.head / "config.json", *checkpoint_files(order.head), *of_target)
+    files = {"draft.plan": plan_bytes("draft", target, head)}
+    temporary = _weight_bytes("draft", target, head)
+    return [
+        Part("draft head plan", inputs, settings, files, write_draft_plan, temporary),
+        Part("facts of the plans", (order.head / "config.json",), settings, {PLAN_FACTS: FACTS_BYTES}, write_facts),
+    ]
 
 
-def compile_graph(trt: ModuleType, graph: GraphFile, *, ahead_of_time: bool = False) -> Plan:
-    """Compile, then drop the graph: the plan holds the weights. Raises `ConfigError`."""
-    cache = None if ahead_of_time else graph.path.with_name("timing.cache")  # nothing is timed ahead of time
-    plan = compile_plan(trt, graph.path, graph.profiles, graph.layers, timing_cache=cache, ahead_of_time=ahead_of_time)
-    graph.path.unlink()
-    graph.path.with_suffix(".onnx.data").unlink()
-    return plan
+def plan_settings(order: Order) -> dict:
+    """What decides a plan beside the weights. Without a GPU its part is empty: nothing is compiled there."""
+    try:
+        here = machine()[1]
+    except ConfigError:
+        here = {}
+    limits = [order.slots, order.context, order.rows_per_step, order.draft_depth]
+    return {"dtype": order.dtype, "limits": limits, "machine": here, "builder": builder_digest(_BUILDERS)}
 
 
-def row_ranges(tree: int, most: int) -> list[tuple[int, int]]:
+def machine() -> tuple[ModuleType, dict[str, str]]:
+    """The `tensorrt` module, and what plans depend on here. Raises `ConfigError` where none can be compiled."""
+    where = "plans are compiled on the machine that serves them: build there, in the container of build/docker"
+    try:
+        import tensorrt
+        import torch
+    except ImportError as error:
+        raise ConfigError(f"{error}; {where}") from None
+    if not torch.cuda.is_available():
+        raise ConfigError(f"torch {torch.__version__} sees no CUDA device; {where}")
+    from jetspec_triton.tensorrt_runtime import this_machine
+
+    return tensorrt, this_machine(tensorrt)
+
+
+def require(order: Order, target: TargetConfig) -> None:
+    machine()
+
+
+def device() -> str:
+    return machine()[1]["gpu"]
+
+
+def profiles(order: Order) -> list[int]:
+    return [most for _, most in row_ranges(order.rows_per_step)]
+
+
+def serving_bytes(order: Order, target: TargetConfig, head: DraftConfig) -> dict[str, int]:
+    rows = order.slots * (order.context + order.rows_per_step)
+    caches = sum(2 * c.num_layers * rows * c.num_kv_heads * c.head_dim * 2 for c in (target, head))
+    logits = order.slots * order.rows_per_step * target.vocab_size * 2
+    weights = sum(_weight_bytes(name, target, head) for name in ("target", "draft"))
+    return {"weights": weights, "K/V caches": caches, "logits": logits}
+
+
+def draft_width(head: DraftConfig) -> int:
+    return min(DRAFT_WIDTH, head.draft_vocab_size or head.vocab_size)
+
+
+def row_ranges(most: int) -> list[tuple[int, int]]:
     """Rows of a slot in a decoding round, then in a round with a chunk of a prompt."""
-    return [(1, tree), (tree + 1, most)] if tree < most else [(1, most)]
+    return [(1, TREE_ROWS), (TREE_ROWS + 1, most)] if TREE_ROWS < most else [(1, most)]
 
 
-def profile(bindings: Bindings, sizes: dict[str, tuple[int, int]]) -> Shapes:
-    """Smallest, typical and largest shape of every input when the named dimensions take `sizes`.
+def plan_bytes(name: str, target: TargetConfig, head: DraftConfig) -> int:
+    return _weight_bytes(name, target, head) + KERNEL_BYTES
 
-    A step is typically a quarter of its largest: kernels are chosen there.
-    """
-    typical = {name: max(low, high // 4) for name, (low, high) in sizes.items()}
-    if "CB" in sizes:
-        typical["CB"] = typical["C"] + sizes["CB"][0] - sizes["C"][0]
-    corners = ({n: low for n, (low, _) in sizes.items()}, typical, {n: high for n, (_, high) in sizes.items()})
-    inputs = {**bindings.inputs, **{name: bindings.cache for name in bindings.caches}}
-    return {name: tuple(binding.sized(corner) for corner in corners) for name, binding in inputs.items()}
+
+def _weight_bytes(name: str, target: TargetConfig, head: DraftConfig) -> int:
+    return sum(2 * prod(shape) for shape in graph_shapes(name, target, head))

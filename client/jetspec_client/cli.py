@@ -61,11 +61,15 @@ def _add_build(commands) -> None:
     build.add_argument("--out", type=Path, required=True, help="folder for engine/ and model_repository/")
     build.add_argument("--engine", default="openvino", help="openvino, tensorrt or tensorrt_llm")
     build.add_argument("--dry-run", action="store_true", help="print files, sizes and steps, write nothing")
-    build.add_argument("--slots", type=int, default=8, help="sequences decoded at once")
-    build.add_argument("--context", type=int, default=2048, help="tokens of prompt and answer together")
-    build.add_argument("--rows-per-step", type=int, default=64, help="nodes of one step, all sequences together")
-    build.add_argument("--draft-depth", type=int, default=3, help="tokens the head proposes; fewer cost less")
-    build.add_argument("--float32", action="store_true", help="keep float32 weights instead of int8")
+    build.add_argument("--slots", type=int, help="sequences decoded at once (8; on a GPU 16)")
+    build.add_argument("--context", type=int, help="tokens of prompt and answer together (2048)")
+    build.add_argument("--rows-per-step", type=int, help="nodes of one step, all sequences together (64; on a GPU 256)")
+    build.add_argument(
+        "--draft-depth", type=int, help="tokens the head proposes; fewer cost less (3; on a GPU up to 15)"
+    )
+    build.add_argument("--float32", action="store_true", help="openvino: keep float32 weights instead of int8")
+    build.add_argument("--dtype", help="on a GPU: float16 or bfloat16 (what the target was saved in, else bfloat16)")
+    build.add_argument("--tensor-parallel", type=int, metavar="N", help="GPUs that share the target (1)")
     build.set_defaults(run=_build)
 
 
@@ -99,9 +103,12 @@ def _build(args) -> int:
     from jetspec_build.plan import Plan
     from jetspec_triton.errors import ConfigError
 
-    limits = {name: getattr(args, name) for name in ("slots", "context", "rows_per_step", "draft_depth")}
-    order = Order(args.target.resolve(), args.head.resolve(), args.engine, not args.float32, **limits)
+    names = ("slots", "context", "rows_per_step", "draft_depth", "dtype", "tensor_parallel")
+    given = {name: getattr(args, name) for name in names}
+    if args.float32:
+        given |= {"int8": False, "dtype": args.dtype or "float32"}
     try:
+        order = Order.with_defaults(args.target.resolve(), args.head.resolve(), args.engine, **given)
         plan = Plan.make(order, args.out)
         print(plan.describe(), flush=True)
         if args.dry_run:

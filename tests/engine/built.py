@@ -133,12 +133,13 @@ class Built:
         bindings = target_bindings(config, len(LAYERS), length, torch.float32)
         return TensorRTTarget(config, TargetLimits(SLOTS, CONTEXT, ROWS), OnnxRuntimeModel(path, bindings, SLOTS))
 
-    def in_place_draft(self) -> TensorRTDraft:
+    def in_place_draft(self, depth: int = 0) -> TensorRTDraft:
+        """depth: 0 for the head's own."""
         config, path = DraftConfig.load(self.head), self.engines / "in_place_draft.onnx"
-        length = cache_length(CONTEXT, ROWS, config.block_size)
+        depth = depth or config.depth
+        length = cache_length(CONTEXT, ROWS, depth + 1)
         embedding, lm_head = self.model.embed_tokens.weight.numpy(), self.model.lm_head.weight.numpy()
         tensors = load_tensors(self.head)
-        write_inplace_draft(config, tensors, embedding, lm_head, WIDTH, config.depth, length, path, dtype=np.float32)
-        bindings = draft_bindings(config, config.depth, WIDTH, length, torch.float32)
-        model = OnnxRuntimeModel(path, bindings, SLOTS)
-        return TensorRTDraft(config, SLOTS, CONTEXT, config.depth, WIDTH, ROWS, model)
+        write_inplace_draft(config, tensors, embedding, lm_head, WIDTH, depth, length, path, dtype=np.float32)
+        bindings = draft_bindings(config, depth, WIDTH, length, torch.float32)
+        return TensorRTDraft(config, SLOTS, CONTEXT, depth, WIDTH, ROWS, OnnxRuntimeModel(path, bindings, SLOTS))

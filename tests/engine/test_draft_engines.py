@@ -182,6 +182,26 @@ def test_a_shallower_build_proposes_the_first_depths(tmp_path):
     assert step.limits.draft_depth == 2
 
 
+@pytest.mark.parametrize("engine", ["draft", "in_place_draft"])
+def test_a_head_without_a_correction_says_the_same_below_every_candidate(tmp_path, engine):
+    """As published heads are."""
+    built = Built(tmp_path, tied=True, draft_vocab=40, parent=0)
+    mine, oracle = getattr(built, engine)(), built.torch_draft()
+    for rows in ROUNDS[:7]:
+        ids, log_probs = mine.propose(inputs(rows))
+        assert_same((ids, log_probs), oracle.propose(inputs(rows)))
+        assert (log_probs == log_probs[:, :, -1:]).all()
+        assert log_probs.any() == any(row.emitted for row in rows)
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_a_shallower_gpu_graph_proposes_the_first_depths(built, depth):
+    shallow, oracle = built.in_place_draft(depth), built.torch_draft()
+    for rows in ROUNDS[:7]:
+        ids, log_probs = oracle.propose(inputs(rows))
+        assert_same(shallow.propose(inputs(rows)), (ids[:, :depth], log_probs[:, :depth]))
+
+
 def test_a_depth_beyond_the_heads_training_is_refused_at_build(tmp_path):
     with pytest.raises(ConfigError, match="5.*4"):
         Built(tmp_path, tied=True, draft_vocab=0, draft_depth=5)

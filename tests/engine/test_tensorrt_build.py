@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from jetspec_build import tensorrt_engine
+from jetspec_build import tensorrt_graphs
 from jetspec_build.tensorrt_build import LayerCounts
-from jetspec_build.tensorrt_engine import compile_graph, profile, row_ranges, write_draft_graph, write_target_graph
-from jetspec_triton.checkpoint import DraftConfig, load_tensors
+from jetspec_build.tensorrt_engine import row_ranges
+from jetspec_build.tensorrt_graphs import compile_graph, profile, write_draft_graph, write_target_graph
+from jetspec_triton.checkpoint import DraftConfig
 from jetspec_triton.config import Manifest
 from jetspec_triton.errors import ConfigError
 from jetspec_triton.in_place import draft_bindings
+from jetspec_triton.weights import load_tensors
 
 from .built import CONTEXT, LAYERS, SLOTS
 
@@ -24,8 +26,7 @@ def rtx():
 
 
 def target_graph(built, dtype: str, out):
-    tensors = {name.removeprefix("model."): array for name, array in load_tensors(built.checkpoint).items()}
-    return write_target_graph(built.model.config, tensors, LAYERS, MANIFEST, dtype, out)
+    return write_target_graph(built.model.config, load_tensors(built.checkpoint), LAYERS, MANIFEST, dtype, out)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -48,13 +49,13 @@ def test_other_layer_counts_are_refused_with_both(built, rtx, tmp_path):
 
 def test_an_attention_that_cannot_fuse_is_refused(built, rtx, tmp_path, monkeypatch):
     """float32 has no fused kernel: the counts alone would not tell, the build does."""
-    monkeypatch.setitem(tensorrt_engine.DTYPES, "float32", np.dtype(np.float32))
+    monkeypatch.setitem(tensorrt_graphs.DTYPES, "float32", np.dtype(np.float32))
     with pytest.raises(ConfigError, match="dedicated kernel"):
         compile_graph(rtx, target_graph(built, "float32", tmp_path), ahead_of_time=True)
 
 
 def test_profiles_meet_without_a_gap_and_keep_context_and_block_together():
-    assert row_ranges(32, 256) == [(1, 32), (33, 256)] and row_ranges(32, 32) == [(1, 32)]
+    assert row_ranges(256) == [(1, 32), (33, 256)] and row_ranges(32) == [(1, 32)]
     bindings = draft_bindings(DraftConfig(64, 80, 2, 4, 2, 32, 96, 1e-5, 1e4, 5, (0, 2), 3, 1), 4, 8, 192, torch.half)
     shapes = profile(bindings, {"B": (1, 8), "C": (33, 256), "CB": (38, 261)})
     assert shapes["ctx_hidden"] == ((1, 33, 128), (2, 64, 128), (8, 256, 128))

@@ -8,13 +8,13 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from jetspec_build.tensorrt_engine import build_tensorrt
+from jetspec_build.engines import Order, build_engine
+from jetspec_triton.config import PLAN_FACTS
 from jetspec_triton.drafts.base import DraftInput
 from jetspec_triton.engines import open_step, open_target
 from jetspec_triton.errors import ConfigError
 from jetspec_triton.step import LocalStep
 from jetspec_triton.targets.base import Forward, Rows
-from jetspec_triton.tensorrt_runtime import BUILD_FACTS
 from jetspec_triton.tree import depths_of
 
 from ..unit.batches import chain_row, step_batch
@@ -31,7 +31,7 @@ PARENTS = [-1, 0, 0, 1, 2, 4]
 def engines(tensorrt, demo_model, tmp_path_factory):
     out = tmp_path_factory.mktemp("tensorrt")
     limits = {"slots": LIMITS.slots, "context": LIMITS.context, "rows_per_step": LIMITS.rows_per_step}
-    build_tensorrt(demo_model, HEAD, out, **limits, draft_depth=7)
+    build_engine(Order(demo_model, HEAD, "tensorrt", int8=False, dtype="bfloat16", **limits, draft_depth=7), out)
     return out
 
 
@@ -104,7 +104,7 @@ def test_speculation_keeps_the_text(step, demo_model, mode, record_property):
 
 def test_plans_of_another_version_are_refused(engines, tmp_path):
     shutil.copytree(engines, tmp_path, dirs_exist_ok=True)
-    facts = json.loads((tmp_path / BUILD_FACTS).read_text())
-    (tmp_path / BUILD_FACTS).write_text(json.dumps({**facts, "tensorrt": "1.2.3"}))
+    facts = json.loads((tmp_path / PLAN_FACTS).read_text())
+    (tmp_path / PLAN_FACTS).write_text(json.dumps({**facts, "tensorrt": "1.2.3"}))
     with pytest.raises(ConfigError, match="1.2.3"):
         open_target(tmp_path)

@@ -59,6 +59,8 @@ def test_a_directory_that_lost_a_file_is_refused_by_the_files_name(tmp_path):
     "change, words",
     [
         ({"engine": "vulkan"}, ["vulkan", "openvino"]),
+        ({"tensor_parallel": 2}, ["tensor_parallel is 2", "openvino", "one process"]),
+        ({"engine": "tensorrt_llm", "tensor_parallel": 4}, ["tensor_parallel is 4", "every rank", "fits one device"]),
         ({"slots": 0}, ["slots", "0", "1", "256"]),
         ({"slots": 257}, ["slots", "257", "256"]),
         ({"context": 63}, ["context", "63", "64"]),

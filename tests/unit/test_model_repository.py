@@ -9,7 +9,7 @@ from google.protobuf import text_format
 from jetspec_build.model_repository import CPU, GPU, render_repository
 from jetspec_triton.config import Manifest, engine_directory
 from jetspec_triton.errors import ConfigError
-from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 ROOT = Path(__file__).parents[2]
 MODELS = {"target", "draft", "jetspec", "jetspec_step", "ensemble"}
@@ -47,6 +47,20 @@ def test_the_models_find_the_engine_and_may_move_with_it(tmp_path):
 
 def test_the_most_drafted_nodes_follow_the_rows_of_a_step(tmp_path):
     assert render(tmp_path, tmp_path / "e", rows=16)["jetspec"].parameters["max_draft"].string_value == "15"
+
+
+@pytest.mark.parametrize(
+    "dtype, triton", [("float16", "TYPE_FP16"), ("bfloat16", "TYPE_BF16"), ("float32", "TYPE_FP32")]
+)
+def test_hidden_states_have_the_engines_type_on_both_sides(tmp_path, dtype, triton):
+    configs = render(tmp_path, tmp_path / "e", GPU._replace(features=dtype))
+    types = {
+        (name, tensor.name): DataType.Name(tensor.data_type)
+        for name in ("target", "draft")
+        for tensor in (*configs[name].input, *configs[name].output)
+    }
+    assert types["target", "features"] == types["draft", "features"] == triton
+    assert types["target", "log_probs"] == types["draft", "draft_log_probs"] == "TYPE_FP32"
 
 
 def test_on_a_gpu_the_engines_take_one_gpu_and_gpu_tensors(tmp_path):

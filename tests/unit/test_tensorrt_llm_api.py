@@ -119,17 +119,16 @@ def test_devices():
 
 def test_models():
     fits, theta = replace(CONFIG, head_dim=64), CONFIG.rope_theta
-    api.check_model(fits, torch.bfloat16, theta, 1)
-    for config, dtype, read_theta, ranks, told in (
-        (fits, torch.float32, theta, 1, "float32"),
-        (fits, torch.float16, theta, 2, "tensor_parallel is 2"),
-        (fits, torch.float16, theta + 1, 1, "rope_theta of 10000.0.*reads 10001.0"),
-        (replace(fits, head_dim=40), torch.float16, theta, 1, "head_dim is 40"),
-        (replace(fits, head_dim=512), torch.float16, theta, 1, "head_dim is 512"),
-        (replace(fits, num_heads=64, num_kv_heads=1), torch.float16, theta, 1, "64 query heads"),
+    api.check_model(fits, torch.bfloat16, theta)
+    for config, dtype, read_theta, told in (
+        (fits, torch.float32, theta, "float32"),
+        (fits, torch.float16, theta + 1, "rope_theta of 10000.0.*reads 10001.0"),
+        (replace(fits, head_dim=40), torch.float16, theta, "head_dim is 40"),
+        (replace(fits, head_dim=512), torch.float16, theta, "head_dim is 512"),
+        (replace(fits, num_heads=64, num_kv_heads=1), torch.float16, theta, "64 query heads"),
     ):
         with pytest.raises(ConfigError, match=told):
-            api.check_model(config, dtype, read_theta, ranks)
+            api.check_model(config, dtype, read_theta)
 
 
 def test_the_operator_that_moves_rows():
@@ -158,3 +157,5 @@ def test_opening_says_what_is_missing_here(tmp_path):
     limits = TargetLimits(2, 64, 8)
     with pytest.raises(ConfigError, match="tensorrt_llm is not installed|no CUDA device"):
         TensorRTLLMRuntime(tmp_path, CONFIG, (0,), limits.slots, 80)
+    with pytest.raises(ConfigError, match="tensor_parallel is 2.*rank"):
+        TensorRTLLMRuntime(tmp_path, CONFIG, (0,), limits.slots, 80, tensor_parallel=2)

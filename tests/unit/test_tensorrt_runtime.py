@@ -60,7 +60,7 @@ def test_plans_for_another_version_or_gpu_are_refused_with_both_values():
 
 
 def test_a_directory_without_plans_says_what_to_build(tmp_path):
-    with pytest.raises(ConfigError, match="build the TensorRT engine"):
+    with pytest.raises(ConfigError, match="jetspec build"):
         build_facts(tmp_path)
 
 

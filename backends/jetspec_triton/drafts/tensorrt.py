@@ -41,7 +41,7 @@ class TensorRTDraft(DraftEngine):
     @torch.inference_mode()
     def propose_rows(self, step: DraftInput) -> tuple[np.ndarray, np.ndarray]:
         shape = (len(step.slots), self.depth, self.width)
-        ids, log_probs = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
+        ids, log_probs = np.zeros(shape, np.int32), np.zeros((*shape[:2], self.width + 1, self.width), np.float32)
         most = int(np.diff(step.feature_splits).max())
         if most > self._rows:
             raise StepFailed(f"a slot got {most} context rows, the draft plan takes {self._rows} a step; send fewer")

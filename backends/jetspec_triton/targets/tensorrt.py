@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from ..checkpoint import DraftConfig, TargetConfig
-from ..device_sampling import sample_rows
 from ..in_place import InPlaceModel, Window, cache_length, target_bindings, tree_mask
 from ..tree import ancestor_mask
 from .base import Draws, Forward, Rows, TargetEngine, TargetLimits, Wanted
+from .device_draws import draws_on_device
 
 if TYPE_CHECKING:
     from ..step import StepBatch
@@ -66,13 +66,7 @@ class TensorRTTarget(TargetEngine):
 
     @torch.inference_mode()
     def draws(self, batch: StepBatch, wanted: Wanted, out: Forward) -> Draws:
-        """Every wanted node is sampled at once, on the device."""
-        logits = self._without_banned(batch, wanted, out.logits)
-        params = (batch.temperature, batch.top_k, batch.top_p, batch.seeds)
-        tokens = sample_rows(logits, wanted.positions, *(values[wanted.owners] for values in params))
-        log_probs = out.logits.gather(1, tokens[:, None])[:, 0] - out.log_norm
-        drawn = list(zip(tokens.tolist(), log_probs.tolist()))
-        return drawn.__getitem__
+        return draws_on_device(batch, wanted, out)
 
     @torch.inference_mode()
     def commit(self, slot: int, length: int, kept: np.ndarray) -> None:
@@ -81,16 +75,6 @@ class TensorRTTarget(TargetEngine):
             cache = self._model.caches[:, :, slot]
             target = self._put(length + np.flatnonzero(moved))
             cache[:, :, :, target] = cache[:, :, :, self._put(length + kept[moved])]
-
-    def _without_banned(self, batch: StepBatch, wanted: Wanted, logits: torch.Tensor) -> torch.Tensor:
-        counts = np.diff(batch.banned_splits)[wanted.owners]
-        counts = np.where(wanted.positions < batch.banned_until[wanted.owners], counts, 0)
-        if not counts.any():
-            return logits
-        ids = [batch.banned[start : start + n] for start, n in zip(batch.banned_splits[wanted.owners], counts)]
-        logits = logits.clone()
-        logits[self._put(np.repeat(np.arange(len(counts)), counts)), self._put(np.concatenate(ids))] = -torch.inf
-        return logits
 
     def _put(self, values: np.ndarray) -> torch.Tensor:
         """On the device; integers as int64."""

@@ -101,13 +101,17 @@ class TensorRTLLMTarget(TargetEngine):
         self._step: EngineStep | None = None
 
     @classmethod
-    def open(cls, directory: Path, limits: TargetLimits, tensor_parallel: int = 1) -> TensorRTLLMTarget:
+    def open(
+        cls, directory: Path, limits: TargetLimits, tensor_parallel: int = 1, device: int = 0
+    ) -> TensorRTLLMTarget:
         """`directory` is a Hugging Face checkpoint with the head's configuration in `draft/`. Raises `ConfigError`."""
         from .tensorrt_llm_runtime import TensorRTLLMRuntime
 
         directory = Path(directory)
         config, layers = TargetConfig.load(directory), DraftConfig.load(directory / "draft").target_layer_ids
-        runtime = TensorRTLLMRuntime(directory, config, layers, limits.slots, cache_rows(limits), tensor_parallel)
+        runtime = TensorRTLLMRuntime(
+            directory, config, layers, limits.slots, cache_rows(limits), tensor_parallel, device
+        )
         return cls(config, limits, runtime)
 
     @torch.inference_mode()

@@ -128,13 +128,8 @@ def check_device(capability: tuple[int, int] | None) -> None:
         )
 
 
-def check_model(config: TargetConfig, dtype: torch.dtype, rope_theta: float, tensor_parallel: int) -> None:
+def check_model(config: TargetConfig, dtype: torch.dtype, rope_theta: float) -> None:
     """What the release's tree attention and this target can run. dtype, rope_theta: as the package read them."""
-    if tensor_parallel != 1:
-        raise ConfigError(
-            f"tensor_parallel is {tensor_parallel}, supported is 1: every rank is a process of its own, and a step is "
-            "sent to one; use a model that fits one GPU"
-        )
     if dtype not in (torch.float16, torch.bfloat16):
         raise ConfigError(f"the checkpoint's dtype is {dtype}, tree attention takes float16 and bfloat16; convert it")
     if rope_theta != config.rope_theta:

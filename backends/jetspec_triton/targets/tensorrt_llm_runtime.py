@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..checkpoint import TargetConfig
+from ..config import check_tensor_parallel
 from ..errors import ConfigError
 from .tensorrt_llm import EngineOutput, EngineStep
 from .tensorrt_llm_api import check_api, check_compact_op, check_device, check_model, check_version
@@ -41,7 +42,8 @@ class Capture:
 
 
 class TensorRTLLMRuntime:
-    """directory: a Hugging Face checkpoint in float16 or bfloat16. layers: those whose outputs are features.
+    """directory: a Hugging Face checkpoint in float16 or bfloat16. layers: those whose outputs are features. device: CUDA
+    device number, made the process's current one.
 
     Slot `s` is a request of the cache manager that owns the blocks of `rows` rows for good. Raises `ConfigError`.
     """
@@ -54,9 +56,12 @@ class TensorRTLLMRuntime:
         slots: int,
         rows: int,
         tensor_parallel: int = 1,
+        device: int = 0,
     ):
+        check_tensor_parallel("tensorrt_llm", tensor_parallel)
         check_version()
-        check_device(torch.cuda.get_device_capability() if torch.cuda.is_available() else None)
+        check_device(torch.cuda.get_device_capability(device) if torch.cuda.is_available() else None)
+        torch.cuda.set_device(device)
         check_api()
         from tensorrt_llm._torch.model_config import ModelConfig
         from tensorrt_llm.mapping import Mapping
@@ -74,7 +79,7 @@ class TensorRTLLMRuntime:
             max_seq_len=self._rows,
         )
         theta = model_config.pretrained_config.rope_theta
-        check_model(config, model_config.torch_dtype, theta, tensor_parallel)
+        check_model(config, model_config.torch_dtype, theta)
         self._capture = Capture(layers)
         self._model = _load(model_config, directory)
         self._cache = self._make_cache(config, model_config.torch_dtype)

@@ -70,7 +70,9 @@ def write_draft_head(
         children = g.embedding(_flat(g, index), proposed, "draft_lm_head")
         children = L.split_heads(g, children, width, config.hidden_size)
         corrected = _corrected(g, x, above, width, config, tensors)
-        conditional = _conditional(g, corrected, children, total, marginal)
+        scores = g.op("MatMul", corrected, g.op("Transpose", children, perm=[0, 2, 1]))
+        scores = g.op("Sub", scores, g.op("Unsqueeze", total, g.constant(np.array([2], np.int64))))
+        conditional = renormalised(g, scores, marginal)
     else:
         conditional = g.op("Expand", marginal, g.constant(np.array([1, width, 1], np.int64)))
     g.output(ids, "ids", int32, ["P", width])
@@ -99,11 +101,12 @@ def _corrected(g: GraphWriter, x: str, above: str, width: int, config: DraftConf
     return g.op("Add", L.split_heads(g, change, width, config.hidden_size), g.op("Unsqueeze", x, axis))
 
 
-def _conditional(g: GraphWriter, corrected: str, children: str, total: str, marginal: str) -> str:
-    """Log-probabilities `(P, W, W)` of the candidates `children (P, W, H)`; see `DraftHead.candidates`."""
-    axis = g.constant(np.array([2], np.int64))
-    scores = g.op("MatMul", corrected, g.op("Transpose", children, perm=[0, 2, 1]))
-    scores = g.op("Sub", scores, g.op("Unsqueeze", total, axis))
+def renormalised(g: GraphWriter, scores: str, marginal: str) -> str:
+    """Log-probabilities `(..., W, W)` float32 of a depth's candidates below each candidate above; see `DraftHead.candidates`.
+
+    scores: `(..., W, W)`, corrected logits less the depth's own log-sum; marginal: `(..., 1, W)`.
+    """
+    axis = g.constant(np.array([-1], np.int64))
     listed = g.op("ReduceSum", g.op("Exp", marginal), axis, keepdims=1)
     rest = g.op("Max", g.op("Sub", g.constant(np.float32(1)), listed), g.constant(np.float32(1e-6)))
     mass = g.op("Add", g.op("ReduceSum", g.op("Exp", scores), axis, keepdims=1), rest)

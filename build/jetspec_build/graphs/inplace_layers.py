@@ -6,6 +6,7 @@ update there), `RMSNormalization`, `RotaryEmbedding`. The graph is strongly type
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -62,7 +63,7 @@ def attention(
     queries: str,
     rows: str,
     config: TargetConfig | DraftConfig,
-    tensors: dict[str, np.ndarray],
+    tensors: Mapping[str, np.ndarray],
     layer: int,
     caches: Caches,
     query_positions: str,
@@ -94,7 +95,7 @@ def attention(
     return linear(g, out, tensors[f"{prefix}.o_proj.weight"], f"{prefix}.o_proj")
 
 
-def swiglu(g: GraphWriter, x: str, tensors: dict[str, np.ndarray], prefix: str) -> str:
+def swiglu(g: GraphWriter, x: str, tensors: Mapping[str, np.ndarray], prefix: str) -> str:
     gate, up = (linear(g, x, tensors[f"{prefix}.{n}.weight"], f"{prefix}.{n}") for n in ("gate_proj", "up_proj"))
     act = g.op("Mul", gate, g.op("Sigmoid", gate))
     return linear(g, g.op("Mul", act, up), tensors[f"{prefix}.down_proj.weight"], f"{prefix}.down_proj")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from .writer import GraphWriter
 
 def write_inplace_target(
     config: TargetConfig,
-    tensors: dict[str, np.ndarray],
+    tensors: Mapping[str, np.ndarray],
     capture: tuple[int, ...],
     cache_length: int,
     path: Path,
