@@ -24,6 +24,7 @@ class TensorRTDraft(DraftEngine):
     ):
         self.config, self.slots, self.context, self.depth, self.width = config, slots, context, depth, width
         self._rows, self._model, self._device = rows, model, model.caches.device
+        self.absorb_rows = rows  # what waits for a proposal is absorbed in one step
         self._held = np.zeros(slots, np.int64)  # context rows of each slot
 
     @classmethod
