@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .engines import Order
 
 TREE_ROWS = 32  # nodes a slot has at most in a round that only decodes, mostly; more is left to the prompt's profile
+LEAST = "10.15"  # the first TensorRT that updates caches in place
 KERNEL_BYTES = 16_000_000  # of a plan beside its weights
 FACTS_BYTES = 250
 _BUILDERS = ("tensorrt_engine.py", "tensorrt_graphs.py", "tensorrt_build.py")
@@ -90,7 +91,7 @@ def plan_settings(order: Order) -> dict:
 
 def machine() -> tuple[ModuleType, dict[str, str]]:
     """The `tensorrt` module, and what plans depend on here. Raises `ConfigError` where none can be compiled."""
-    where = "plans are compiled on the machine that serves them: build there, in the container of build/docker"
+    where = f"plans are compiled where they are served: build there, with torch for CUDA and tensorrt {LEAST} or newer"
     try:
         import tensorrt
         import torch
@@ -98,6 +99,8 @@ def machine() -> tuple[ModuleType, dict[str, str]]:
         raise ConfigError(f"{error}; {where}") from None
     if not torch.cuda.is_available():
         raise ConfigError(f"torch {torch.__version__} sees no CUDA device; {where}")
+    if not hasattr(tensorrt.LayerType, "KV_CACHE_UPDATE"):
+        raise ConfigError(f"tensorrt {tensorrt.__version__} cannot update a cache in place; {where}")
     from jetspec_triton.tensorrt_runtime import this_machine
 
     return tensorrt, this_machine(tensorrt)

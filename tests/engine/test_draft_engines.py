@@ -163,6 +163,16 @@ def test_a_full_context_in_the_last_slot_still_proposes(draft, oracle):
         assert_same(draft.propose(step), oracle.propose(step))
 
 
+def test_more_rows_than_a_step_takes_may_come_before_a_proposal(draft, oracle):
+    """Features of rounds that ask for none (2: later) may wait; the engine takes them in steps that it can hold."""
+    for engine in (draft, oracle):
+        for length in (0, 30, 60):
+            engine.propose(inputs([Row(0, length, 30, [], draft=2), Row(2, length, 20 + length // 3, [9], draft=2)]))
+    # slot 2 starts anew: what its shorter rounds left must not remain
+    step = inputs([Row(0, 90, 2, [3]), Row(2, 0, 7, [4])])
+    assert_same(draft.propose(step), oracle.propose(step))
+
+
 def test_only_the_draft_vocabulary_is_proposed(built, draft):
     head = built.torch_draft()._head
     seen = {int(i) for anchor in range(20) for i in draft.propose(inputs([Row(0, 0, 2, [anchor])]))[0].ravel()}

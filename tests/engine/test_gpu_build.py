@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -60,9 +62,18 @@ def test_a_dry_run_needs_no_gpu(checkpoints, tmp_path, capsys, engine):
 def test_a_machine_without_a_gpu_is_told_where_to_build(checkpoints, tmp_path, capsys, engine):
     assert build(checkpoints, tmp_path / "out", engine) == 1
     told = capsys.readouterr()
-    assert "compiled on the machine that serves them" in told.err and "build/docker" in told.err
+    assert "compiled where they are served" in told.err and "tensorrt 10.15" in told.err
     assert "machine  cannot build it" in told.out
     assert not (tmp_path / "out").exists()
+
+
+def test_a_tensorrt_without_in_place_caches_is_refused_with_both_versions(monkeypatch):
+    old = types.ModuleType("tensorrt")
+    old.__version__, old.LayerType = "10.14.1.48", type("LayerType", (), {})
+    monkeypatch.setitem(sys.modules, "tensorrt", old)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(ConfigError, match="10.14.1.48.*in place.*10.15 or newer"):
+        tensorrt_engine.machine()
 
 
 @pytest.mark.parametrize(
