@@ -54,6 +54,8 @@ def render_repository(
             config.parameters["engine_directory"].string_value = os.path.relpath(engine, out)
         if "max_draft" in config.parameters:
             config.parameters["max_draft"].string_value = str(manifest.rows_per_step - 1)
+        if "prefill_rows" in config.parameters:
+            config.parameters["prefill_rows"].string_value = str(manifest.rows_per_step // 2)
         if name in ENGINE_MODELS:
             config.instance_group[0].kind = flavour.kind
             if flavour.kind == ModelInstanceGroup.KIND_GPU:

@@ -29,7 +29,8 @@ def parts(order: Order, target: TargetConfig, head: DraftConfig) -> list[Part]:
             place_file(source, out / source.name)
 
     checkpoint = Part("target checkpoint", tuple(sources), {"names": list(sizes)}, sizes, link_or_copy)
-    return [checkpoint, *tensorrt_engine.head_parts(order, target, head), texts_part(order)]
+    stated = {"torch_dtype": order.dtype, "rope_theta": target.rope_theta}  # where the package looks for them
+    return [checkpoint, *tensorrt_engine.head_parts(order, target, head), texts_part(order, stated)]
 
 
 def place_file(source: Path, destination: Path) -> None:

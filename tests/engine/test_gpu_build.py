@@ -16,6 +16,7 @@ from jetspec_build.model_repository import GPU
 from jetspec_build.plan import ENGINE, Plan
 from jetspec_client.cli import main
 from jetspec_triton import tensorrt_runtime
+from jetspec_triton.checkpoint import TargetConfig
 from jetspec_triton.config import PLAN_FACTS, Manifest
 from jetspec_triton.engines import open_draft, open_target
 from jetspec_triton.errors import ConfigError
@@ -150,6 +151,17 @@ def test_the_tensorrt_llm_directory_holds_the_checkpoint_once(checkpoints, tmp_p
     assert len(checkpoint.files) > 2 and "model.safetensors.index.json" in checkpoint.files
     for name, size in checkpoint.files.items():
         assert (out / name).samefile(target / name) and (target / name).stat().st_size == size
+
+
+def test_the_package_finds_data_type_and_rope_base_where_it_looks(checkpoints, tmp_path):
+    """transformers 5 saves them under other names."""
+    order = Order.with_defaults(*checkpoints, "tensorrt_llm")
+    saved = json.loads((order.target / "config.json").read_text())
+    assert "rope_theta" not in saved and "torch_dtype" not in saved
+    tensorrt_llm_engine.parts(order, *order.check())[-1].write(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config == {**saved, "torch_dtype": "bfloat16", "rope_theta": 20000.0}
+    assert TargetConfig.load(tmp_path) == TargetConfig.load(order.target)
 
 
 @without_gpu

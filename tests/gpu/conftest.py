@@ -13,7 +13,7 @@ import torch
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "models" / "smollm2-135m-instruct"
 HEAD = ROOT / "build" / "heads" / "smollm2-135m-instruct"
-_PACKAGES = ("torch", "tensorrt", "tensorrt-cu12", "tensorrt-cu13", "onnx", "numpy")
+_PACKAGES = ("torch", "tensorrt", "tensorrt-cu12", "tensorrt-cu13", "tensorrt_llm", "onnx", "numpy")
 
 
 def pytest_addoption(parser):
@@ -55,6 +55,8 @@ class _Report:
         self.path, self.tests = path, {}
 
     def pytest_runtest_logreport(self, report):
+        if not report.nodeid.startswith("tests/gpu/"):
+            return
         if report.skipped:
             self.tests[report.nodeid] = {"outcome": "unproven", "reason": report.longrepr[2].removeprefix("Skipped: ")}
         elif report.failed:

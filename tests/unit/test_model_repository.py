@@ -45,8 +45,9 @@ def test_the_models_find_the_engine_and_may_move_with_it(tmp_path):
         assert engine_directory(parameters, str(model)) == tmp_path / "moved" / "engine"
 
 
-def test_the_most_drafted_nodes_follow_the_rows_of_a_step(tmp_path):
-    assert render(tmp_path, tmp_path / "e", rows=16)["jetspec"].parameters["max_draft"].string_value == "15"
+def test_drafts_and_prompt_chunks_follow_the_rows_of_a_step(tmp_path):
+    parameters = render(tmp_path, tmp_path / "e", rows=16)["jetspec"].parameters
+    assert (parameters["max_draft"].string_value, parameters["prefill_rows"].string_value) == ("15", "8")
 
 
 @pytest.mark.parametrize(
