@@ -24,7 +24,7 @@ class Calibration:
         self._head_trials = np.full(shape, _PRIOR)
         self._head_hits = self._head_trials * _KNOTS
         lengths = np.arange(MAX_LENGTH + 1) / (np.arange(MAX_LENGTH + 1) + 2.0)
-        self._lookup_trials = np.full((MAX_LENGTH + 1, 4), _PRIOR)
+        self._lookup_trials = np.full((2, MAX_LENGTH + 1, 4), _PRIOR)
         self._lookup_hits = self._lookup_trials * lengths[:, None] * np.array([0.6, 0.9, 1.0, 0.8])
 
     def head(self, sampled: bool, stated: np.ndarray) -> np.ndarray:
@@ -49,13 +49,15 @@ class Calibration:
         if hit >= 0:
             hits[bins[hit]] += 1
 
-    def lookup(self, length: int, view: int) -> float:
+    def lookup(self, sampled: bool, length: int, view: int) -> float:
         """Chance that a looked-up token after a match of `length` tokens is right."""
-        return self._lookup_hits[length, view] / self._lookup_trials[length, view]
+        place = int(sampled), length, view
+        return self._lookup_hits[place] / self._lookup_trials[place]
 
-    def observe_lookup(self, length: int, view: int, hit: bool) -> None:
-        self._lookup_trials[length, view] = _DECAY * self._lookup_trials[length, view] + 1
-        self._lookup_hits[length, view] = _DECAY * self._lookup_hits[length, view] + hit
+    def observe_lookup(self, sampled: bool, length: int, view: int, hit: bool) -> None:
+        place = int(sampled), length, view
+        self._lookup_trials[place] = _DECAY * self._lookup_trials[place] + 1
+        self._lookup_hits[place] = _DECAY * self._lookup_hits[place] + hit
 
 
 def rising(hits: np.ndarray, trials: np.ndarray) -> np.ndarray:

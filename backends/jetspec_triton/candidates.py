@@ -32,7 +32,7 @@ class Candidates:
     """ids `(depth, W)` and the probabilities that the head states of them `(depth, W + 1, W)`, indexed by the candidate above
     (row `W`: any other); depth 0 for no head.
 
-    sampled: whether the tokens will be drawn, with noise. cap: most drafted nodes of the sequence. depth: most depth of its tree.
+    sampled: whether the tokens will be drawn with noise. cap: most drafted nodes of the sequence. depth: most depth of its tree.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Candidates:
         guess = self._lookup.guess(node.match) if self._lookup else None
         if guess is None:
             return children
-        hit = self._calibration.lookup(node.match.length, self.view(children, ids, guess))
+        hit = self._calibration.lookup(self._sampled, node.match.length, self.view(children, ids, guess))
         known = next((child.probability for child in children if child.token == guess), 0.0)
         rest = (1 - hit) / max(1 - known, 1e-9)  # the others share what the look-up leaves, never gaining by it
         mixed = [Child(c.probability * min(rest, 1.0), c.token, c.candidate) for c in children if c.token != guess]
@@ -108,7 +108,8 @@ class Candidates:
                 children = [Child(0.0, ids[top], top)]
             guess = self._lookup.guess(node.match) if self._lookup else None
             if guess is not None:
-                self._calibration.observe_lookup(node.match.length, self.view(children, ids, guess), guess == token)
+                view = self.view(children, ids, guess)
+                self._calibration.observe_lookup(self._sampled, node.match.length, view, guess == token)
             elif not ids:
                 return
             node = self.follow(node, Child(0.0, token, candidate))

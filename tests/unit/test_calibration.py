@@ -65,20 +65,22 @@ def test_probabilities_stay_probabilities(hit):
 @pytest.mark.parametrize("length", [1, 4, MAX_LENGTH])
 @pytest.mark.parametrize("view", [ABSENT, LISTED, FIRST, NO_HEAD])
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.95])
-def test_look_up_rates_are_hit_rates(length, view, rate):
+@pytest.mark.parametrize("sampled", [False, True])
+def test_look_up_rates_are_hit_rates(length, view, rate, sampled):
     calibration, before = Calibration(), Calibration()
     for hit in np.random.default_rng(2).random(4000) < rate:
-        calibration.observe_lookup(length, view, bool(hit))
-    assert calibration.lookup(length, view) == pytest.approx(rate, abs=0.06)
+        calibration.observe_lookup(sampled, length, view, bool(hit))
+    assert calibration.lookup(sampled, length, view) == pytest.approx(rate, abs=0.06)
     for other in range(1, MAX_LENGTH + 1):
         for its_view in (ABSENT, LISTED, FIRST, NO_HEAD):
             if (other, its_view) != (length, view):
-                assert calibration.lookup(other, its_view) == before.lookup(other, its_view)
+                assert calibration.lookup(sampled, other, its_view) == before.lookup(sampled, other, its_view)
+    assert calibration.lookup(not sampled, length, view) == before.lookup(not sampled, length, view)
 
 
 def test_longer_matches_and_the_heads_consent_are_believed_more_before_any_evidence():
     start = Calibration()
     for view in (ABSENT, LISTED, FIRST, NO_HEAD):
-        rates = [start.lookup(n, view) for n in range(1, MAX_LENGTH + 1)]
+        rates = [start.lookup(False, n, view) for n in range(1, MAX_LENGTH + 1)]
         assert rates == sorted(rates) and 0 < rates[0] < rates[-1] < 1
-    assert start.lookup(2, ABSENT) < start.lookup(2, LISTED) < start.lookup(2, FIRST)
+    assert start.lookup(False, 2, ABSENT) < start.lookup(False, 2, LISTED) < start.lookup(False, 2, FIRST)

@@ -29,14 +29,14 @@ class Rates(Calibration):
     def head(self, sampled, stated):
         return stated
 
-    def lookup(self, length, view):
+    def lookup(self, sampled, length, view):
         self.asked.append((length, view))
         return self.rate
 
     def observe_head(self, sampled, depth, stated, hit):
         self.head_seen.append((sampled, depth, stated.tolist(), hit))
 
-    def observe_lookup(self, length, view, hit):
+    def observe_lookup(self, sampled, length, view, hit):
         self.lookup_seen.append((length, view, hit))
 
 

@@ -49,7 +49,7 @@ def best_path(candidates) -> list[int]:
 
 
 def lookup_rates(calibration: Calibration) -> list[float]:
-    return [calibration.lookup(n, view) for n in range(1, MAX_LENGTH + 1) for view in range(4)]
+    return [calibration.lookup(False, n, view) for n in range(1, MAX_LENGTH + 1) for view in range(4)]
 
 
 # Proposals
