@@ -19,7 +19,6 @@ class Tensors(Mapping[str, np.ndarray]):
     """A checkpoint's tensors by name, without the `model.` prefix; each is read when it is asked for and not kept."""
 
     def __init__(self, files: list[Path]):
-        import ml_dtypes  # noqa: F401  teaches NumPy bfloat16
         from safetensors import SafetensorError, safe_open
 
         self._files = {}
@@ -40,6 +39,8 @@ class Tensors(Mapping[str, np.ndarray]):
         dtype = opened.get_slice(stored).get_dtype()
         if dtype not in _DTYPES:
             raise ConfigError(f"tensor {name} is {dtype}, supported are {', '.join(_DTYPES)}; convert it")
+        if dtype == "BF16":
+            import ml_dtypes  # noqa: F401  teaches NumPy bfloat16
         array = opened.get_tensor(stored)
         return array if dtype.startswith(("I", "U")) else array.astype(np.float32, copy=False)
 
