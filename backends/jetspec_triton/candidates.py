@@ -46,7 +46,10 @@ class Candidates:
         depth: int = MAX_DEPTH,
     ):
         self._ids, self._stated, self._sampled = ids.tolist(), stated, sampled
-        self._probs = calibration.head(sampled, stated)
+        probs = calibration.head(sampled, stated)
+        best = np.argsort(-probs, axis=-1)[..., :MOST_CHILDREN]
+        self._best, self._chances = best.tolist(), np.take_along_axis(probs, best, axis=-1).tolist()
+        self._listed: dict[tuple[int, int], list[Child]] = {}  # by depth and candidate above
         self._lookup, self._calibration = lookup, calibration
         self._other = ids.shape[1]
         self.cap, self._depth = cap, min(depth, MAX_DEPTH)
@@ -61,31 +64,36 @@ class Candidates:
 
     def children(self, node: Node) -> list[Child]:
         """Best first, distinct tokens; none at the depth limit."""
-        if node.depth >= self._depth:
+        depth, candidate, match = node
+        if depth >= self._depth:
             return []
         ids, children = [], []
-        if node.depth < len(self._ids):
-            row, ids = self._probs[node.depth, node.candidate], self._ids[node.depth]
-            best = np.argsort(-row)[:MOST_CHILDREN].tolist()
-            values = row.tolist()
-            children = [Child(values[i], ids[i], i) for i in best]
-        guess = self._lookup.guess(node.match) if self._lookup else None
+        if depth < len(self._ids):
+            ids, children = self._ids[depth], self._head_children(depth, candidate)
+        guess = self._lookup.guess(match) if self._lookup else None
         if guess is None:
             return children
-        hit = self._calibration.lookup(self._sampled, node.match.length, self.view(children, ids, guess))
-        known = next((child.probability for child in children if child.token == guess), 0.0)
-        rest = (1 - hit) / max(1 - known, 1e-9)  # the others share what the look-up leaves, never gaining by it
-        mixed = [Child(c.probability * min(rest, 1.0), c.token, c.candidate) for c in children if c.token != guess]
+        hit = self._calibration.lookup(self._sampled, match.length, self._view(ids, children, guess))
+        known = next((chance for chance, token, _ in children if token == guess), 0.0)
+        rest = min((1 - hit) / max(1 - known, 1e-9), 1.0)  # what the look-up leaves to the others, who never gain by it
+        mixed = [Child(chance * rest, token, at) for chance, token, at in children if token != guess]
         mixed.append(Child(hit, guess, ids.index(guess) if guess in ids else self._other))
-        mixed.sort(key=lambda child: -child.probability)
+        mixed.sort(reverse=True)
         return mixed
+
+    def _head_children(self, depth: int, candidate: int) -> list[Child]:
+        key = depth, candidate
+        if key not in self._listed:
+            ids, best = self._ids[depth], self._best[depth][candidate]
+            self._listed[key] = [Child(p, ids[i], i) for p, i in zip(self._chances[depth][candidate], best)]
+        return self._listed[key]
 
     def follow(self, node: Node, child: Child) -> Node:
         match = self._lookup.follow(node.match, child.token) if self._lookup else node.match
         return Node(node.depth + 1, child.candidate, match)
 
     @staticmethod
-    def view(children: list[Child], ids: list[int], guess: int) -> int:
+    def _view(ids: list[int], children: list[Child], guess: int) -> int:
         """What the head says of a looked-up token."""
         if not ids:
             return NO_HEAD
@@ -97,18 +105,15 @@ class Candidates:
         for token in emitted:
             if node.depth >= MAX_DEPTH:
                 return
-            candidate, ids = self._other, []
-            children: list[Child] = []
+            candidate, ids, children = self._other, [], []
             if node.depth < len(self._ids):
-                ids, row = self._ids[node.depth], self._stated[node.depth, node.candidate]
+                ids, children = self._ids[node.depth], self._head_children(node.depth, node.candidate)
                 candidate = ids.index(token) if token in ids else self._other
-                hit = candidate if candidate < self._other else -1
-                self._calibration.observe_head(self._sampled, node.depth, row, hit)
-                top = int(self._probs[node.depth, node.candidate].argmax())
-                children = [Child(0.0, ids[top], top)]
+                stated, hit = self._stated[node.depth, node.candidate], candidate if candidate < self._other else -1
+                self._calibration.observe_head(self._sampled, node.depth, stated, hit)
             guess = self._lookup.guess(node.match) if self._lookup else None
             if guess is not None:
-                view = self.view(children, ids, guess)
+                view = self._view(ids, children, guess)
                 self._calibration.observe_lookup(self._sampled, node.match.length, view, guess == token)
             elif not ids:
                 return
