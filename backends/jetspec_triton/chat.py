@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import jinja2
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
+from .checkpoint import read_json
 from .errors import ConfigError, InvalidRequest
 
 _CONTENT = "\ue000content\ue000"  # private-use characters: no template holds them
@@ -21,8 +21,7 @@ class PromptEncoder:
     """
 
     def __init__(self, directory: Path, context: int):
-        self.tokenizer = Tokenizer.from_file(str(Path(directory) / "tokenizer.json"))
-        self._plain = Tokenizer.from_file(str(Path(directory) / "tokenizer.json"))
+        self.tokenizer, self._plain = _read_tokenizer(Path(directory)), _read_tokenizer(Path(directory))
         self._plain.encode_special_tokens = True
         self._context = context
         self._longest = max(len(token) for token in self.tokenizer.get_vocab())
@@ -58,20 +57,36 @@ class PromptEncoder:
         return before, after
 
 
+def _read_tokenizer(directory: Path) -> Tokenizer:
+    file = directory / "tokenizer.json"
+    if not file.is_file():
+        raise ConfigError(f"{directory} has no tokenizer.json; the server needs it, download it")
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises no other
+        raise ConfigError(f"{file} is no tokenizer ({error}); download it again") from None
+
+
 def _read_template(directory: Path) -> tuple[str | None, dict[str, str]]:
     """The chat template, None without one, and the special tokens it may write by name (`bos_token` and the like)."""
     file, settings = directory / "tokenizer_config.json", {}
     if file.is_file():
-        settings = json.loads(file.read_text())
+        settings = read_json(file)
     template = settings.get("chat_template")
     if isinstance(template, list):  # several by name
-        template = next((one["template"] for one in template if one["name"] == "default"), None)
+        named = (one for one in template if isinstance(one, dict) and one.get("name") == "default")
+        template = next((one.get("template") for one in named), None)
     if (own := directory / "chat_template.jinja").is_file():
-        template = own.read_text()
+        try:
+            template = own.read_text()
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{own} is not text ({error}); download it again") from None
+    if not isinstance(template, str | None):
+        raise ConfigError(f"{file}: chat_template is {template!r}, expected text; correct or remove it")
     tokens = {"bos_token": "", "eos_token": ""}
     for name, value in settings.items():
         if name.endswith("_token") and value:
-            tokens[name] = value["content"] if isinstance(value, dict) else str(value)
+            tokens[name] = str(value.get("content", "")) if isinstance(value, dict) else str(value)
     return template, tokens
 
 
@@ -88,7 +103,7 @@ def _chat_ends(template: str, tokens: dict[str, str]) -> tuple[str, str]:
     messages = [{"role": "user", "content": _CONTENT}]
     try:
         rendered = environment.from_string(template).render(messages=messages, add_generation_prompt=True, **tokens)
-    except jinja2.TemplateError as error:
+    except Exception as error:  # a template runs code: it may divide by zero, or index what is not there
         raise ConfigError(f"the chat template cannot render one user message ({error}); correct or remove it") from None
     ends = rendered.split(_CONTENT)
     if len(ends) != 2:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import ConfigError
 
 MODEL_TYPES = ("llama", "qwen3")
+MOST = 1 << 31  # of any size or id
+MOST_LAYERS, MOST_DEPTH = 1024, 64
+_KINDS = {bool: "true or false", dict: "an object", list: "a list"}
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,8 @@ class TargetConfig:
         return cls(
             model_type=model_type,
             **_sizes(directory, raw),
-            tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
-            max_position_embeddings=_required(directory, raw, "max_position_embeddings"),
+            tie_word_embeddings=_stated(directory, raw, "tie_word_embeddings", bool, False),
+            max_position_embeddings=_size(directory, raw, "max_position_embeddings"),
             eos_token_ids=_eos_ids(directory, raw),
         )
 
@@ -108,8 +112,12 @@ class DraftConfig:
 
         sizes = _sizes(directory, raw)
         layer_ids = required("target_layer_ids")
-        if not layer_ids:
-            raise ConfigError(f"{directory}: target_layer_ids is empty; the head cannot be fed without it")
+        if not (isinstance(layer_ids, list) and layer_ids):
+            raise ConfigError(
+                f"{directory}: target_layer_ids is {layer_ids!r}; the head is fed from a list of at least one"
+            )
+        for layer in layer_ids:
+            whole(directory, "target_layer_ids", layer, 0, MOST_LAYERS)
         feature_size = stated("target_hidden_size", sizes["hidden_size"])
         if feature_size != sizes["hidden_size"]:
             raise ConfigError(
@@ -118,12 +126,12 @@ class DraftConfig:
             )
         return cls(
             **sizes,
-            block_size=required("block_size"),
+            block_size=whole(directory, "block_size", required("block_size"), 2, MOST_DEPTH + 1),
             target_layer_ids=tuple(layer_ids),
-            num_target_layers=required("num_target_layers"),
-            mask_token_id=required("mask_token_id"),
-            draft_vocab_size=stated("draft_vocab_size", 0),
-            parent_size=stated("parent_size", 0),
+            num_target_layers=whole(directory, "num_target_layers", required("num_target_layers"), 1, MOST_LAYERS),
+            mask_token_id=whole(directory, "mask_token_id", required("mask_token_id"), 0),
+            draft_vocab_size=whole(directory, "draft_vocab_size", stated("draft_vocab_size", 0), 0),
+            parent_size=whole(directory, "parent_size", stated("parent_size", 0), 0),
         )
 
     def to_json(self) -> dict:
@@ -209,37 +217,65 @@ _SERVED = {
 def _sizes(directory: str | Path, raw: dict) -> dict:
     """The fields that every decoder's configuration has. Refuses what the graphs do not compute."""
     for name in ("rope_scaling", "rope_parameters"):
-        scaling = raw.get(name) or {}
+        scaling = _stated(directory, raw, name, dict, {})
         if scaling.get("rope_type", scaling.get("type")) not in (None, "default"):
             raise ConfigError(f"{directory}: {name} {scaling} is not supported; use a checkpoint without it")
     for name, served in _SERVED.items():
         if raw.get(name, served) not in (served, None):
             raise ConfigError(f"{directory}: {name} is {raw[name]!r}, supported is {served!r}; use another checkpoint")
-    if other := sorted(set(raw.get("layer_types") or []) - {"full_attention"}):
+    if other := sorted(set(map(str, _stated(directory, raw, "layer_types", list, []))) - {"full_attention"}):
         raise ConfigError(
             f"{directory}: layer_types has {', '.join(other)}, supported is full_attention; use another checkpoint"
         )
-    heads, rope = _required(directory, raw, "num_attention_heads"), raw.get("rope_parameters") or {}
+    heads, rope = _size(directory, raw, "num_attention_heads"), _stated(directory, raw, "rope_parameters", dict, {})
     if raw.get("model_type") == "qwen3":  # whose defaults do not follow from the other sizes
-        kv_heads, head_dim = (_required(directory, raw, name) for name in ("num_key_value_heads", "head_dim"))
+        kv_heads, head_dim = (_size(directory, raw, name) for name in ("num_key_value_heads", "head_dim"))
     else:
-        kv_heads = raw.get("num_key_value_heads") or heads
-        head_dim = raw.get("head_dim") or _required(directory, raw, "hidden_size") // heads
+        given = {name: value for name, value in raw.items() if value is not None}
+        usual = {"num_key_value_heads": heads, "head_dim": _size(directory, raw, "hidden_size") // heads}
+        kv_heads, head_dim = (_size(directory, usual | given, name) for name in usual)
     if heads % kv_heads:
         raise ConfigError(
             f"{directory}: {heads} query heads cannot share {kv_heads} key heads evenly; use another checkpoint"
         )
+    theta = rope.get("rope_theta") if raw.get("rope_theta") is None else raw["rope_theta"]
     return {
-        "hidden_size": _required(directory, raw, "hidden_size"),
-        "intermediate_size": _required(directory, raw, "intermediate_size"),
-        "num_layers": _required(directory, raw, "num_hidden_layers"),
+        "hidden_size": _size(directory, raw, "hidden_size"),
+        "intermediate_size": _size(directory, raw, "intermediate_size"),
+        "num_layers": _size(directory, raw, "num_hidden_layers", MOST_LAYERS),
         "num_heads": heads,
         "num_kv_heads": kv_heads,
         "head_dim": head_dim,
-        "vocab_size": _required(directory, raw, "vocab_size"),
-        "rms_norm_eps": _required(directory, raw, "rms_norm_eps"),
-        "rope_theta": float(raw.get("rope_theta") or rope.get("rope_theta") or 10000.0),
+        "vocab_size": _size(directory, raw, "vocab_size"),
+        "rms_norm_eps": _positive(directory, "rms_norm_eps", _required(directory, raw, "rms_norm_eps")),
+        "rope_theta": _positive(directory, "rope_theta", 10000.0 if theta is None else theta),
     }
+
+
+def whole(directory: str | Path, name: str, value: object, low: int, high: int = MOST) -> int:
+    """`value`. Raises `ConfigError` unless it is a whole number in that range."""
+    if type(value) is not int or not low <= value <= high:
+        raise ConfigError(f"{directory}: {name} is {value!r}, valid is a whole number from {low} to {high}; correct it")
+    return value
+
+
+def _size(directory: str | Path, raw: dict, name: str, high: int = MOST) -> int:
+    return whole(directory, name, _required(directory, raw, name), 1, high)
+
+
+def _positive(directory: str | Path, name: str, value: object) -> float:
+    if type(value) not in (int, float) or not (math.isfinite(value) and value > 0):
+        raise ConfigError(f"{directory}: {name} is {value!r}, valid is a number above 0; correct it")
+    return float(value)
+
+
+def _stated(directory: str | Path, raw: dict, name: str, kind: type, default):
+    """A field of one JSON type that may be missing or null."""
+    if (value := raw.get(name)) is None:
+        return default
+    if not isinstance(value, kind):
+        raise ConfigError(f"{directory}: {name} is {value!r}, valid is {_KINDS[kind]} or none; correct it")
+    return value
 
 
 def _required(directory: str | Path, raw: dict, name: str):
@@ -254,7 +290,8 @@ def _eos_ids(directory: str | Path, raw: dict) -> tuple[int, ...]:
     ids: dict[int, None] = {}
     for values in stated:
         eos = values.get("eos_token_id")
-        ids |= dict.fromkeys(eos if isinstance(eos, list) else [] if eos is None else [eos])
+        for one in eos if isinstance(eos, list) else [] if eos is None else [eos]:
+            ids[whole(directory, "eos_token_id", one, 0)] = None
     return tuple(ids)
 
 
@@ -268,6 +305,9 @@ def _read_config(directory: str | Path) -> dict:
 def read_json(path: Path) -> dict:
     """Raises `ConfigError` when the file holds something else, as after a download that broke off."""
     try:
-        return json.loads(path.read_text())
-    except ValueError as error:
+        value = json.loads(path.read_text())
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not JSON ({error}); download it again") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path} holds a JSON {type(value).__name__}, expected an object; download it again")
+    return value

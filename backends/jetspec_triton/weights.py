@@ -25,7 +25,7 @@ class Tensors(Mapping[str, np.ndarray]):
         for file in files:
             try:
                 opened = safe_open(file, framework="np")
-            except SafetensorError as error:
+            except (SafetensorError, OSError) as error:
                 raise ConfigError(f"{file} is no complete safetensors file ({error}); download it again") from None
             for stored in opened.keys():
                 name = stored.removeprefix("model.")
@@ -70,7 +70,10 @@ def checkpoint_files(directory: str | Path) -> list[Path]:
     directory = Path(directory)
     index = directory / INDEX
     if index.is_file():
-        files = [directory / name for name in sorted(set(read_json(index)["weight_map"].values()))]
+        places = read_json(index).get("weight_map")
+        if not (isinstance(places, dict) and places and all(isinstance(name, str) for name in places.values())):
+            raise ConfigError(f"{index} has no weight_map from tensors to files; download it again")
+        files = [directory / name for name in sorted(set(places.values()))]
         if missing := [file.name for file in files if not file.is_file()]:
             raise ConfigError(f"{index} names files that are not there: {', '.join(missing)}; download them")
         return files

@@ -47,7 +47,7 @@ def build_parts(parts: list[Part], directory: Path, tell: Callable[[str], None])
     """Write what is missing or outdated, one progress line a part. SHA-256 of every file by its name."""
     directory.mkdir(parents=True, exist_ok=True)
     state_file = directory / STATE
-    state = json.loads(state_file.read_text()) if state_file.is_file() else {}
+    state = _load(state_file)
     hashed: dict[Path, str] = {}
     inputs = {path for part in parts for path in part.inputs}
     tell(f"hashing the inputs, {size_text(sum(path.stat().st_size for path in inputs))} ...")
@@ -87,6 +87,15 @@ def _is_finished(known: dict | None, inputs: str, directory: Path) -> bool:
     if known is None or known["inputs"] != inputs:
         return False
     return all((directory / n).is_file() and sha256_of([directory / n]) == d for n, d in known["files"].items())
+
+
+def _load(file: Path) -> dict:
+    """What `_save` wrote; nothing is known of parts whose state cannot be read, they are written again."""
+    try:
+        state = json.loads(file.read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return state if isinstance(state, dict) else {}
 
 
 def _save(state: dict, file: Path) -> None:

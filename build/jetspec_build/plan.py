@@ -8,6 +8,7 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
+from jetspec_triton.chat import PromptEncoder
 from jetspec_triton.checkpoint import DraftConfig, TargetConfig
 from jetspec_triton.errors import ConfigError
 from jetspec_triton.weights import head_shapes, target_shapes
@@ -30,8 +31,13 @@ class Plan(NamedTuple):
     def make(cls, order: Order, out: Path) -> Plan:
         """Checks both checkpoints without reading their weights. Raises `ConfigError`."""
         target, head = order.check()
-        if not (order.target / "tokenizer.json").is_file():
-            raise ConfigError(f"{order.target} has no tokenizer.json; the server needs it, download it")
+        for name, source in (("target", order.target), ("head", order.head)):
+            if source.resolve() in ((out / ENGINE).resolve(), (out / ENGINE / "draft").resolve()):
+                raise ConfigError(f"--out {out} would write over the {name} {source}; choose another --out")
+        existing = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
+        if not existing.is_dir():
+            raise ConfigError(f"--out {out} cannot be made, {existing} is a file; choose another --out")
+        PromptEncoder(order.target, order.context)  # the server refuses what this does
         return cls(order, out, target, head, engine_of(order.engine).parts(order, target, head))
 
     @property

@@ -126,3 +126,17 @@ def test_a_head_of_another_target_and_a_target_without_tokenizer_are_refused(che
     (bare / "tokenizer.json").unlink()
     assert build((bare, head), tmp_path / "out") == 1
     assert "no tokenizer.json" in capsys.readouterr().err
+
+
+def test_a_folder_that_holds_a_checkpoint_is_not_written_over(checkpoints, tmp_path, capsys):
+    target, head = shutil.copytree(checkpoints[0], tmp_path / ENGINE), checkpoints[1]
+    before = {path: path.read_bytes() for path in target.iterdir()}
+    assert build((target, head), tmp_path) == 1
+    assert "write over the target" in capsys.readouterr().err
+    assert before == {path: path.read_bytes() for path in target.iterdir()}
+
+
+def test_a_folder_below_a_file_is_refused_before_the_build(checkpoints, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert build(checkpoints, tmp_path / "file" / "out", "--dry-run") == 1
+    assert "is a file" in capsys.readouterr().err

@@ -143,3 +143,17 @@ def test_a_template_may_write_special_tokens_by_name(tmp_path, bos):
 def test_a_template_that_hides_the_turn_is_refused_at_load(tmp_path, template, words):
     with pytest.raises(ConfigError, match=words):
         PromptEncoder(settings_directory(tmp_path, chat_template=template), 512)
+
+
+@pytest.mark.parametrize(
+    "name, text",
+    [
+        ("tokenizer.json", b"{"), ("tokenizer_config.json", b"[]"), ("tokenizer_config.json", b'{"chat_template": 5}'),
+        ("chat_template.jinja", b"\xff"), ("chat_template.jinja", b"{{ 1 / 0 }}"),
+    ],
+)  # fmt: skip
+def test_files_that_cannot_be_read_are_refused_at_load(tmp_path, name, text):
+    byte_level().save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / name).write_bytes(text)
+    with pytest.raises(ConfigError):
+        PromptEncoder(tmp_path, 64)

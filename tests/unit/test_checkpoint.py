@@ -253,3 +253,44 @@ def test_a_target_that_would_be_computed_wrongly_is_refused(tmp_path, change, wo
     with pytest.raises(ConfigError) as refused:
         TargetConfig.load(write(tmp_path, TARGET_JSON | change))
     assert [word for word in words if word not in str(refused.value)] == []
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("hidden_size", "32"), ("num_hidden_layers", 10**12), ("num_hidden_layers", True), ("num_attention_heads", 0),
+        ("num_key_value_heads", 0), ("num_key_value_heads", 1.5), ("head_dim", []), ("vocab_size", -1),
+        ("rms_norm_eps", "1e-5"), ("rms_norm_eps", float("nan")), ("rope_theta", 0), ("rope_theta", "10000"),
+    ],
+)  # fmt: skip
+def test_a_field_of_another_kind_or_range_is_refused_by_name(tmp_path, field, value):
+    for load, config in ((TargetConfig.load, TARGET_JSON), (DraftConfig.load, DRAFT_CONFIG.to_json())):
+        with pytest.raises(ConfigError, match=f"{field} is .*, valid is"):
+            load(write(tmp_path, config | {field: value}))
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("max_position_embeddings", "512"), ("tie_word_embeddings", "no"), ("rope_scaling", 2), ("layer_types", 3),
+        ("eos_token_id", {}), ("eos_token_id", ["a"]), ("eos_token_id", -1),
+    ],
+)  # fmt: skip
+def test_a_targets_own_fields_are_refused_by_name_too(tmp_path, field, value):
+    with pytest.raises(ConfigError, match=f"{field} is .*, valid is"):
+        TargetConfig.load(write(tmp_path, TARGET_JSON | {field: value}))
+
+
+@pytest.mark.parametrize(
+    "field, value", [("target_layer_ids", 2), ("target_layer_ids", ["a"]), ("mask_token_id", "1"), ("parent_size", -1)]
+)
+def test_a_heads_own_fields_are_refused_by_name_too(tmp_path, field, value):
+    with pytest.raises(ConfigError, match=f"{field} is"):
+        DraftConfig.load(write(tmp_path, draft_json({"causal_head": True, field: value})))
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "3", '"x"', "[" * 100_000])
+def test_a_configuration_that_is_no_object_is_refused(tmp_path, text):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ConfigError, match="config.json"):
+        TargetConfig.load(tmp_path)

@@ -115,3 +115,10 @@ def test_a_bad_line_of_own_prompts_is_named(tmp_path):
     own.write_text("")
     with pytest.raises(ValueError, match="holds no prompt"):
         user_prompts(own)
+
+
+@pytest.mark.parametrize("line", ["3", "[]", "{", '"x"'])
+def test_a_line_that_is_no_prompt_is_named(tmp_path, line):
+    (tmp_path / "own.jsonl").write_text('{"prompt": "a"}\n' + line + "\n")
+    with pytest.raises(ValueError, match="own.jsonl:2: expected"):
+        user_prompts(tmp_path / "own.jsonl")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from jetspec_build.train.command import spread_layers
 from jetspec_client.cli import main
 from jetspec_triton.checkpoint import DraftConfig, TargetConfig
@@ -57,3 +58,27 @@ def test_layers_are_spread_as_published_heads_have_them():
     assert spread_layers(36) == [1, 9, 17, 25, 33]
     assert spread_layers(30) == [1, 8, 14, 21, 27]
     assert spread_layers(3) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "flag, value",
+    [
+        ("--layers", "99"), ("--batch", "0"), ("--num-layers", "0"), ("--block-size", "1"), ("--draft-vocab", "0"),
+        ("--tokens", "-1"), ("--minutes", "-1"), ("--eval-prompts", "0"), ("--device", "none"),
+    ],
+)  # fmt: skip
+def test_training_refuses_a_flag_before_it_writes(tmp_path, capfd, flag, value):
+    command = ["train", "--target", str(write_target(tmp_path / "target")), "--out", str(tmp_path / "head")]
+    assert main([*command, "--work", str(tmp_path / "work"), f"{flag}={value}"]) == 1
+    assert f"{flag} is {value}" in capfd.readouterr().err and not (tmp_path / "work").exists()
+
+
+@pytest.mark.parametrize(
+    "flag, value",
+    [("--budgets", "0"), ("--temperatures", "-1.0"), ("--depth", "9"), ("--tokens", "0"), ("--prompts", "-1")],
+)
+def test_the_evaluation_refuses_a_flag_before_it_starts(tmp_path, capfd, flag, value):
+    target = write_target(tmp_path / "target")
+    command = ["eval-head", "--target", str(target), "--head", str(write_head(tmp_path / "head", target))]
+    assert main([*command, "--heldout", str(tmp_path / "none"), f"{flag}={value}"]) == 1
+    assert f"{flag} is {value}" in capfd.readouterr().err and not (tmp_path / "none").exists()

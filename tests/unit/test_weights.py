@@ -151,3 +151,10 @@ def test_a_tied_target_may_store_its_lm_head_again(tmp_path):
     load_weights(tmp_path, target_shapes(config), TARGET_IGNORED)
     with pytest.raises(ConfigError, match="inv_freq, lm_head.weight|lm_head.weight, .*inv_freq"):
         load_weights(tmp_path, target_shapes(config))
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"weight_map": []}', '{"weight_map": {"a": 1}}'])
+def test_an_index_without_a_map_is_refused(tmp_path, text):
+    (tmp_path / INDEX).write_text(text)
+    with pytest.raises(ConfigError, match="index.json"):
+        load_tensors(tmp_path)

@@ -63,8 +63,18 @@ def _run(command):
 
 
 def _evaluate(args) -> int:
+    from jetspec_triton.checkpoint import DraftConfig
+    from jetspec_triton.errors import ConfigError
+
     from .report import plot_evaluation, table
 
+    head = DraftConfig.load(args.head)
+    _in_range(("--depth", args.depth, 1, head.depth))
+    _in_range(*(("--budgets", budget, 2, 4096) for budget in args.budgets))
+    _in_range(*(("--temperatures", temperature, 0, 100) for temperature in args.temperatures))
+    _in_range(("--prompts", args.eval_prompts, 1, 1000), ("--tokens", args.eval_tokens, 2, 100_000))
+    if args.json and not args.json.parent.is_dir():
+        raise ConfigError(f"{args.json.parent} is no folder, --json needs one that is there; make it")
     options = {"budgets": args.budgets, "temperatures": args.temperatures, "depth": args.depth}
     result = _result(args, args.head, **options)
     print(table(result))
@@ -73,6 +83,28 @@ def _evaluate(args) -> int:
     if args.plots:
         print("\n".join(f"wrote {path}" for path in plot_evaluation(result, args.plots)))
     return 0
+
+
+def _in_range(*values: tuple[str, float | None, float, float]) -> None:
+    """Raises `ConfigError` for the first flag whose value is neither left out nor in its range."""
+    from jetspec_triton.errors import ConfigError
+
+    for flag, value, low, high in values:
+        if value is not None and not low <= value <= high:
+            raise ConfigError(f"{flag} is {value}, valid is {low} to {high}; give a value in that range")
+
+
+def _require_device(name: str) -> None:
+    import torch
+    from jetspec_triton.errors import ConfigError
+
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        first = str(error).splitlines()[0]
+        raise ConfigError(
+            f"--device is {name}, torch {torch.__version__} has none ({first}); use cpu or cuda"
+        ) from None
 
 
 def _result(args, head: Path, **options) -> dict:
@@ -99,6 +131,12 @@ def _train(args) -> int:
     minutes = args.minutes or (3.0 if small else 20.0)
     config, target_hash = TargetConfig.load(args.target), checkpoint_hash(args.target)
     layers = args.layers or spread_layers(config.num_layers)
+    _in_range(*(("--layers", layer, 0, config.num_layers - 1) for layer in layers))
+    _in_range(("--tokens", args.tokens, 1, 10**9), ("--minutes", args.minutes, 0, 100_000))
+    _in_range(("--batch", args.batch, 1, 4096), ("--num-layers", args.num_layers, 1, 64))
+    _in_range(("--block-size", args.block_size, 2, 65), ("--draft-vocab", args.draft_vocab, 2, 10**9))
+    _in_range(("--eval-prompts", args.eval_prompts, 1, 1000), ("--eval-tokens", args.eval_tokens, 2, 100_000))
+    _require_device(args.device)
     prompts = _prompts(args, target_hash)
     run = args.work / f"{target_hash[:12]}-{prompts.digest[:12]}-{'.'.join(map(str, layers))}"
     _write_text(args, prompts, run, layers, target_hash, tokens)

@@ -123,7 +123,11 @@ def user_prompts(path: Path) -> list[Prompt]:
     for number, line in enumerate(path.read_text().splitlines(), 1):
         if not line.strip():
             continue
-        value = json.loads(line).get("prompt")
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            value = None
+        value = value.get("prompt") if isinstance(value, dict) else None
         if not isinstance(value, str):
             raise ValueError(f'{path}:{number}: expected {{"prompt": "text"}}, got {line[:60]!r}')
         prompts.append(Prompt(value))
