@@ -44,6 +44,11 @@ class Tensors(Mapping[str, np.ndarray]):
         array = opened.get_tensor(stored)
         return array if dtype.startswith(("I", "U")) else array.astype(np.float32, copy=False)
 
+    def dtype(self, name: str) -> str:
+        """As safetensors calls it, without reading the data."""
+        opened, stored = self._files[name]
+        return opened.get_slice(stored).get_dtype()
+
     def shape(self, name: str) -> tuple[int, ...]:
         """Without reading the data."""
         opened, stored = self._files[name]
@@ -120,10 +125,16 @@ def load_weights(
         for name, shape in shapes.items()
         if name in tensors and tensors.shape(name) != shape
     ]
+    whole = [
+        f"{name} is {tensors.dtype(name)}"
+        for name in shapes
+        if name in tensors and name != "draft_vocab" and not tensors.dtype(name).startswith(("F", "BF"))
+    ]
     for told, names in (
         ("lacks", [name for name in shapes if name not in tensors]),
         ("holds unknown weights:", unknown),
         ("does not fit its config.json:", wrong),
+        ("holds quantised weights:", whole),
     ):
         if names:
             more = f" and {len(names) - 5} more" if len(names) > 5 else ""

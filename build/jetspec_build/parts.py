@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -10,7 +11,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from jetspec_triton.errors import ConfigError
+
 STATE = "parts.json"
+LOCK = "build.lock"
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,20 @@ class Part:
 
 
 def build_parts(parts: list[Part], directory: Path, tell: Callable[[str], None]) -> dict[str, str]:
-    """Write what is missing or outdated, one progress line a part. SHA-256 of every file by its name."""
+    """Write what is missing or outdated, one progress line a part. SHA-256 of every file by its name.
+
+    Raises `ConfigError` while another build writes to the same directory.
+    """
     directory.mkdir(parents=True, exist_ok=True)
+    with (directory / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ends with the process, however it ends
+        except OSError:
+            raise ConfigError(f"another build is writing to {directory}; wait for it or choose another --out") from None
+        return _build_parts(parts, directory, tell)
+
+
+def _build_parts(parts: list[Part], directory: Path, tell: Callable[[str], None]) -> dict[str, str]:
     state_file = directory / STATE
     state = _load(state_file)
     hashed: dict[Path, str] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -117,7 +118,7 @@ def _build(args) -> int:
     except (ConfigError, OSError) as error:
         print(f"jetspec build: {error}", file=sys.stderr)
         return 1
-    print(f"ready; serve it with: jetspec serve --model-repository {repository}")
+    print(f"ready; serve it with: jetspec serve --model-repository {shlex.quote(str(repository))}")
     return 0
 
 

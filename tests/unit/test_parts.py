@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from jetspec_build.parts import STATE, Part, build_parts, sha256_of, size_text
+from jetspec_triton.errors import ConfigError
 
 
 @pytest.fixture
@@ -93,3 +94,18 @@ def test_a_part_being_rewritten_is_not_known_as_finished(workshop, source, tmp_p
 
 def test_sizes_read_well():
     assert [size_text(n) for n in (12, 4_000, 1_500_000, 8_190_000_000)] == ["12 bytes", "4 KB", "1.5 MB", "8.2 GB"]
+
+
+def test_a_second_build_into_the_same_directory_is_refused_while_the_first_runs(workshop, tmp_path):
+    refused = []
+
+    def write(out: Path) -> None:
+        with pytest.raises(ConfigError, match="another build is writing to") as error:
+            workshop.build(out)
+        refused.append(str(error.value))
+        (out / "slow.bin").write_text("done")
+
+    slow = Part("slow", (workshop.source,), {}, {"slow.bin": 4}, write)
+    build_parts([slow], tmp_path / "out", lambda line: None)
+    assert refused and not workshop.written
+    assert workshop.build(tmp_path / "out") and workshop.written == ["one", "two"]

@@ -145,6 +145,15 @@ def test_resumed_training_ends_with_the_same_weights(target, corpus, tmp_path):
         assert torch.equal(tensor, resumed.head.state_dict()[name]), name
 
 
+def test_a_state_of_another_head_is_refused(target, corpus, tmp_path):
+    trainer = fresh_trainer(target, corpus)
+    trainer.save(tmp_path / "state")
+    other = fresh_trainer(target, corpus)
+    other.head.fc = torch.nn.Linear(3, 3)
+    with pytest.raises(ValueError, match="state of another head .*fc.bias.*another --out"):
+        other.load(tmp_path / "state")
+
+
 def test_training_lowers_the_loss(target, corpus):
     trainer = fresh_trainer(target, corpus, steps=40, short_share=0.0)
     while trainer.progress < 1:

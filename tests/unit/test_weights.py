@@ -130,6 +130,7 @@ def saved_head(directory, change) -> None:
     "change, words",
     [
         (lambda t: t.pop("layers.0.self_attn.k_norm.weight"), "lacks layers.0.self_attn.k_norm.weight"),
+        (lambda t: t.update({"fc.weight": t["fc.weight"].to(torch.int8)}), "holds quantised weights: fc.weight is I8"),
         (lambda t: t.update({"markov.weight": torch.ones(1)}), "unknown weights: markov.weight"),
         (lambda t: t.update({"lm_head.weight": torch.ones(64, 32)}), "unknown weights: lm_head.weight"),
         (lambda t: t.update({"draft_vocab": torch.arange(64)}), "unknown weights: draft_vocab"),

@@ -170,8 +170,15 @@ class Trainer:
         partial.rename(path)
 
     def load(self, path: Path) -> None:
+        """Raises ValueError when the state is of a head of another shape."""
         state = torch.load(path, weights_only=True, map_location=self.device)
-        self.head.load_state_dict(state["head"])
+        try:
+            self.head.load_state_dict(state["head"])
+        except RuntimeError as error:
+            raise ValueError(
+                f"{path} is the state of another head ({str(error).splitlines()[1].strip()}); "
+                "go on with the flags it was started with, or choose another --out or delete it"
+            ) from None
         self._index_vocab()
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.seconds, self.log = state["step"], state["seconds"], state["log"]
