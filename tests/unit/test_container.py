@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -122,9 +123,13 @@ def started(tmp_path):
         except OSError:
             time.sleep(0.05)
     time.sleep(0.5)  # the entry point polls too
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     yield process, ports[0], log
     process.kill()
     process.wait()
+    for child in children:
+        with suppress(ProcessLookupError):
+            os.kill(int(child), signal.SIGKILL)
 
 
 def test_sigterm_unloads_the_outer_models_before_the_server_ends(started):
