@@ -141,6 +141,8 @@ def report(results: dict) -> str:
         "",
         table(results),
     ]
+    if missing := [what for name, (what, _) in VARIANTS.items() if name not in results["variants"]]:
+        lines += ["", f"Not measured yet: {'; '.join(missing)}."]
     if "coupling" in results:
         lines += [
             "",
