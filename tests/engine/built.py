@@ -35,6 +35,16 @@ SLOTS, CONTEXT, ROWS = 4, 96, 40  # three cache blocks a slot, and a part of one
 FAMILIES = {"llama": (LlamaConfig, LlamaForCausalLM), "qwen3": (Qwen3Config, Qwen3ForCausalLM)}
 
 
+def randomise(model: torch.nn.Module, scale: float = 1.5) -> None:
+    """Random weights of `scale` by width, larger tables, norms around 1: a text that is not one repeated token."""
+    for name, parameter in model.named_parameters():
+        if parameter.dim() > 1:
+            size = 3.0 if "embed" in name or "lm_head" in name else scale
+            parameter.copy_(torch.randn_like(parameter) * size / parameter.shape[1] ** 0.5)
+        else:
+            parameter.copy_(torch.rand_like(parameter) + 0.5)
+
+
 def write_target(
     directory: Path,
     tied: bool,
@@ -63,12 +73,7 @@ def write_target(
         eos_token_id=0,
     )
     model = make_model(config).eval().requires_grad_(False)
-    for name, parameter in model.named_parameters():
-        if parameter.dim() > 1:
-            scale = 3.0 if "embed" in name or "lm_head" in name else 1.5
-            parameter.copy_(torch.randn_like(parameter) * scale / parameter.shape[1] ** 0.5)
-        else:
-            parameter.copy_(torch.rand_like(parameter) + 0.5)
+    randomise(model)
     model.to(dtype).save_pretrained(directory, **save)
     return make_model.from_pretrained(directory, dtype=torch.float32).eval().requires_grad_(False)
 
@@ -80,11 +85,7 @@ def write_head(
     torch.manual_seed(seed)
     config = DraftConfig(64, 80, layers, 4, 2, 32, vocab, 1e-5, 10000.0, 5, LAYERS, 3, vocab - 1, draft_vocab, parent)
     head = DraftHead(config).requires_grad_(False)
-    for parameter in head.parameters():
-        if parameter.dim() > 1:
-            parameter.copy_(torch.randn_like(parameter) * 1.5 / parameter.shape[1] ** 0.5)
-        else:
-            parameter.copy_(torch.rand_like(parameter) + 0.5)
+    randomise(head)
     if draft_vocab:
         head.draft_vocab.copy_(torch.randperm(vocab)[:draft_vocab].sort().values)
     head.save(directory)

@@ -16,6 +16,7 @@ from jetspec_triton.targets.base import TargetLimits
 from jetspec_triton.targets.tensorrt_llm import TensorRTLLMTarget
 from jetspec_triton.targets.torch import TorchTarget
 
+from ..engine.built import randomise
 from ..engine.target_rounds import assert_close, make_rows, play
 from ..unit.batches import BatchRow, chain_row, step_batch
 
@@ -51,12 +52,7 @@ def write_checkpoint(directory: Path, model_type: str) -> None:
         eos_token_id=0,
     )
     model = getattr(transformers, f"{name}ForCausalLM")(config).eval().requires_grad_(False)
-    for name, parameter in model.named_parameters():
-        if parameter.dim() > 1:
-            scale = 3.0 if "embed" in name or "lm_head" in name else 1.2
-            parameter.copy_(torch.randn_like(parameter) * scale / parameter.shape[1] ** 0.5)
-        else:
-            parameter.copy_(torch.rand_like(parameter) + 0.5)
+    randomise(model, 1.2)
     model.half().save_pretrained(directory)
     stated = json.loads((directory / "config.json").read_text())
     (directory / "config.json").write_text(json.dumps({**stated, "torch_dtype": "float16", "rope_theta": 10000.0}))

@@ -103,7 +103,7 @@ def test_the_table_and_the_card_say_what_the_result_says(result, tmp_path):
 
 
 def test_plots_are_written(result, tmp_path):
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="install the plots extra")
     log = [{"step": i, "seconds": i, "loss": 3 - i / 10, "anchors": 1} for i in range(9)]
     log.append({"step": 9, "seconds": 9, "tokens_per_round": 2.0})
     paths = plot_evaluation(result, tmp_path) + plot_training(log, tmp_path)

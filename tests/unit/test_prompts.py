@@ -58,7 +58,7 @@ def test_library_prompts_and_openers_overlap_no_held_out_prompt(held_out):
 
 
 def test_generated_problems_overlap_no_held_out_prompt(held_out):
-    pytest.importorskip("reasoning_gym")
+    pytest.importorskip("reasoning_gym", reason="install the prompts extra")
     everything = [prompt for prompts in held_out.values() for prompt in prompts]
     for names, share in ((MATHS, SHARES["maths"]), (PUZZLES, SHARES["puzzles"])):
         problems = generated_problems(names, round(share * COUNT), seed=1)
